@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import io
 import os
 import stat
 from collections import deque
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from itertools import chain
-from typing import IO, Protocol
+from typing import Protocol
 
 from hocket.core import plugins
 from hocket.core.contracts.recorder import SPILL
@@ -195,8 +196,8 @@ class Incoming:
         self._folder = f"{self._trial}/{attempt}"
         self._patterns = patterns
         self._left = quota
-        self._file: IO[bytes] | None = None
-        self._name = ""
+        self._file: io.FileIO | None = None
+        self._name = self._draft = ""
         self._at = 0
         self._names: list[str] = []
         """Files that are whole."""
@@ -204,40 +205,19 @@ class Incoming:
     def take(self, piece: Piece, *, is_durable: bool = True) -> None:
         """Take the next piece. An `is_durable` file is on the disk when its last is taken."""
         if self._file is None:
-            self._begin(piece.name)
-            if piece.digest and not (piece.begin or is_durable or self._keeps):
-                self._take_whole(piece)
-                return
-            self._file = open(f"{self._folder}/{self._draft}", "wb", buffering=0)  # noqa: SIM115
-            self._digest, self._at = self._hasher(b""), 0
+            self._begin(piece, is_durable=is_durable)
         self._left -= len(piece.data)
         if piece.name != self._name or piece.begin != self._at or len(piece.data) > MAX_PIECE:
             raise WireError(f"The pieces of {self._name!r} do not follow each other.")
         if self._left < 0:
             raise WireError("The files of an attempt are larger than they may be.")
         assert self._file is not None
-        self._file.write(piece.data)
+        if self._file.write(piece.data) < len(piece.data):  # As where a disk is full.
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._file.name)
         self._digest.update(piece.data)
         self._at += len(piece.data)
         if piece.digest:
             self._publish(piece.digest, is_durable=is_durable)
-
-    def _take_whole(self, piece: Piece) -> None:
-        """Take a file that comes in one piece. Until its episode counts nothing names it, and a
-        killed run's is deleted: it needs no other name while it is written."""
-        self._left -= len(piece.data)
-        if self._left < 0 or len(piece.data) > MAX_PIECE:
-            raise WireError("The files of an attempt are larger than they may be.")
-        if piece.digest != self._hasher(piece.data).digest():
-            raise WireError(f"The file {self._name!r} did not arrive as it was sent.")
-        self._names.append(self._name)
-        path = f"{self._folder}/{self._name}"
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
-        try:
-            if os.write(file, piece.data) < len(piece.data):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
-        finally:
-            os.close(file)
 
     def finish(self, files: Sequence[str]) -> list[str]:
         """The files that came, as they are named in the run folder here; WireError unless they are
@@ -263,18 +243,21 @@ class Incoming:
         with contextlib.suppress(OSError):  # Others may have files there.
             os.rmdir(self._folder)
 
-    @property
-    def _draft(self) -> str:
-        return f".{self._name}.tmp"
-
-    def _begin(self, name: str) -> None:
+    def _begin(self, piece: Piece, *, is_durable: bool) -> None:
+        """Open a file for its first piece."""
+        name = piece.name
         if type(name) is not str:
             raise WireError(f"{name!r:.80} is no name for a file.")
         if name in self._names or not _is_declared(name, self._patterns, keeps=self._keeps):
             raise WireError(f"No recorder has declared a file {name!r}.")
-        self._name = name
         if not self._names:
             self._make_folder()
+        # Until its episode counts nothing names a file, and a killed run's is deleted: one that
+        # comes in one piece needs no other name while it is written.
+        is_whole = piece.digest and not (piece.begin or is_durable or self._keeps)
+        self._name, self._draft = name, name if is_whole else f".{name}.tmp"
+        self._file = open(f"{self._folder}/{self._draft}", "wb", buffering=0)  # noqa: SIM115
+        self._digest, self._at = self._hasher(b""), 0
 
     def _make_folder(self) -> None:
         # Most are the first of their trial: no look at what is there costs less than making both.
@@ -294,5 +277,6 @@ class Incoming:
             os.fsync(self._file.fileno())
         self._file.close()
         self._file = None
-        os.replace(*(os.path.join(self._folder, name) for name in (self._draft, self._name)))
+        if self._draft != self._name:
+            os.replace(f"{self._folder}/{self._draft}", f"{self._folder}/{self._name}")
         self._names.append(self._name)
