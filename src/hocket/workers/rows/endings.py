@@ -118,7 +118,7 @@ class RowRecording:
                     chunk = -1 if looks.is_held(row, done) else chunk
             tracks.step(
                 attempt,
-                None if table is None else sim.action(row),
+                None if table is None else sim.last[row],
                 0.0 if table is None else float(table.rewards[row]),
                 chunk=-1 if table is None else chunk,
                 age=age,

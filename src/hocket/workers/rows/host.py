@@ -141,7 +141,7 @@ class RowsHost:
 
     def _must_hold(self, now: float) -> bool:
         count = len(self._table.moving().rows)
-        return not count or (bool(self.rule.coming) and self.rule.hold_s(count, now) > 0)
+        return not count or self.rule.hold_s(count, now) > 0
 
     def due_s(self) -> float | None:
         """Seconds until `work` has something to do; None until a message comes."""

@@ -46,8 +46,9 @@ class RowSim:
         """The running chunks: the actions of one step are given to the simulator as they lie."""
         self.executed = np.zeros((rows, *action.shape), action.dtype)
         """What each row executed last, where `act` was told; zeros after a reset."""
-        self._last = self.executed
-        """The actions that the simulator was given last."""
+        self.last = self.executed
+        """The actions that the simulator was given last; those of rows that did not move mean
+        nothing."""
         self._seen: dict[str, Signature] = {}
         """By task."""
         self._task_of = [""] * rows
@@ -85,19 +86,14 @@ class RowSim:
 
     def step(self, moving: Moving, tick: int) -> RowSteps:
         """Make the step `tick`: rows that move execute what their chunks have for it."""
-        self._last = self.chunks[tick]
-        return self.env.step(self._last, moving.mask)
+        self.last = self.chunks[tick]
+        return self.env.step(self.last, moving.mask)
 
     def act(self, moving: Moving, actions: Array) -> RowSteps:
         """Make one step with these actions `[k, ...]` of the rows that move."""
         self.executed[moving.rows] = actions
-        self._last = self.executed
-        return self.env.step(self._last, moving.mask)
-
-    def action(self, row: int) -> Array:
-        """The action that a row executed in the last step, in which it moved."""
-        action: Array = self._last[row]
-        return action
+        self.last = self.executed
+        return self.env.step(self.last, moving.mask)
 
     def observe(self, rows: Array) -> dict[str, Array]:
         """What the policy reads of these rows."""
