@@ -156,7 +156,7 @@ class ChunkRunner:
         """What the last step gave."""
 
     def reset(self, *, twice: bool = False) -> tuple[Observation, str]:
-        """Begin the episode; gives its first observation and its prompt, as they are to be seen.
+        """Begin the episode; return its first observation and its prompt, as they are to be seen.
         With `twice` the env is reset for the same trial before, and `differs` says what came."""
         first = self._rehearse() if twice else None
         try:

@@ -183,7 +183,7 @@ class VideoFile:
 
 
 def finish_draft(draft: Path) -> Path:
-    """Make a whole file of what a process that died left of a video; gives its path. Raises
+    """Make a whole file of what a process that died left of a video; return its path. Raises
     RunFolderError where there is no picture in it."""
     path = draft.with_name(draft.name.removeprefix(".").removesuffix(TEMPORARY))
     if draft != temporary(path) or path.suffix not in (".mp4", ".m4v"):
