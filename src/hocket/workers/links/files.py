@@ -213,7 +213,8 @@ class Incoming:
             raise WireError("The files of an attempt are larger than they may be.")
         assert self._file is not None
         if self._file.write(piece.data) < len(piece.data):  # As where a disk is full.
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._file.name)
+            self.discard()
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), f"{self._folder}/{self._name}")
         self._digest.update(piece.data)
         self._at += len(piece.data)
         if piece.digest:
@@ -272,6 +273,7 @@ class Incoming:
     def _publish(self, digest: bytes, *, is_durable: bool) -> None:
         assert self._file is not None
         if digest != self._digest.digest():
+            self.discard()
             raise WireError(f"The file {self._name!r} did not arrive as it was sent.")
         if is_durable:
             os.fsync(self._file.fileno())
