@@ -37,7 +37,7 @@ class Cloner(TrainingRun):
         """Steps at which this process last evaluated."""
 
     def run(self, roll: Roll) -> None:
-        """Learns to the end, or until Ctrl-C: the update under way ends first, so that what is
+        """Learn to the end, or until Ctrl-C: the update under way ends first, so that what is
         saved is what an uninterrupted run had. A second Ctrl-C waits for nothing."""
         evaluates = self._config.eval_every > 0 and self._parts.ranks.is_first
         # An interrupted run may owe an evaluation.
@@ -60,12 +60,12 @@ class Cloner(TrainingRun):
             self.is_complete = is_measured or self._evaluate(roll)
 
     def on(self, event: Event) -> None:
-        """Takes the episodes of an evaluation."""
+        """Take the episodes of an evaluation."""
         for episode in event.episodes if isinstance(event, EpisodesSealed) else ():
             self._take(episode)
 
     def _evaluate(self, roll: Roll) -> bool:
-        """Evaluates the newest weights; False where that was interrupted."""
+        """Evaluate the newest weights; False where that was interrupted."""
         trials = TrialQueue()
         trials.add(self._evaluations.begin(self.total_steps))
         is_done = roll(self, trials)
@@ -90,7 +90,7 @@ class Cloner(TrainingRun):
 
 @contextlib.contextmanager
 def _deferred_interrupt() -> Iterator[Callable[[], bool]]:
-    """Lets the first Ctrl-C wait; gives whether it came. Only the main thread hears signals."""
+    """Let the first Ctrl-C wait; give whether it came. Only the main thread hears signals."""
     came = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield came.is_set

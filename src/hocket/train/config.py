@@ -144,7 +144,7 @@ class RewardTerm:
 
 
 def reward_terms(text: str) -> tuple[RewardTerm, ...]:
-    """Reads `success,0.1*env,-0.01*my_rewards:effort`."""
+    """Read `success,0.1*env,-0.01*my_rewards:effort`."""
     terms = []
     for part in text.split(","):
         head, star, tail = part.strip().rpartition("*")

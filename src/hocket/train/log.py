@@ -70,14 +70,14 @@ class Counts:
         return self.planned - self.begun
 
     def to_state(self) -> dict[str, Any]:
-        """Returns what a checkpoint keeps. What was planned and has not ended is planned again."""
+        """Return what a checkpoint keeps. What was planned and has not ended is planned again."""
         return {
             "env_steps": self.total_steps,
             **{name: getattr(self, name) for name in _REMEMBERED},
         }
 
     def restore(self, state: Mapping[str, Any], ranks: int) -> None:
-        """Goes on from a checkpoint."""
+        """Go on from a checkpoint."""
         self.total_steps = state["env_steps"]
         self.env_steps = self.total_steps // ranks
         self.updates = state["version"]
@@ -85,7 +85,7 @@ class Counts:
             setattr(self, name, state[name])
 
     def to_curves(self) -> dict[str, float]:
-        """Returns the curves of the log."""
+        """Return the curves of the log."""
         return {
             "count/updates": float(self.updates),
             "count/episodes": float(self.episodes),
@@ -111,14 +111,14 @@ class Shares:
         """Seconds that updates took."""
 
     def count(self, *, is_collecting: bool) -> None:
-        """Says whether episodes are in flight from now on."""
+        """Say whether episodes are in flight from now on."""
         now = time.perf_counter()
         if self._was_collecting:
             self._collecting += now - self._last
         self._last, self._was_collecting = now, is_collecting
 
     def take(self, lanes: int) -> dict[str, float]:
-        """Returns curves of the shares since this was asked last. Stepping is the mean share of
+        """Return curves of the shares since this was asked last. Stepping is the mean share of
         `lanes` that did."""
         now = time.perf_counter()
         whole = max(1e-9, now - self._since)
@@ -141,8 +141,8 @@ class Movement:
         """Updates in a row that did not."""
 
     def add(self, kl: float | None, success: float | None) -> str | None:
-        """Takes what an update measured, None where it trained the critic alone, and the share of
-        episodes that succeed; returns a warning where there is one. Where all succeed there is
+        """Take what an update measured, None where it trained the critic alone, and the share of
+        episodes that succeed; return a warning where there is one. Where all succeed there is
         nothing to move for."""
         if kl is None:
             return None
@@ -186,7 +186,7 @@ class Log:
         return time.perf_counter() - self._start
 
     def write(self, env_steps: int, values: Mapping[str, float | None], **words: Any) -> None:
-        """Writes numbers and words at an env step; a None is left out."""
+        """Write numbers and words at an env step; a None is left out."""
         if self._file is None:
             return
         numbers = {key: value for key, value in values.items() if value is not None}
@@ -222,7 +222,7 @@ class Display:
             self._console = self._live.console
 
     def update(self, env_steps: int, values: Mapping[str, float | None]) -> None:
-        """Shows the state after an update of the weights; `values` are those of the log."""
+        """Show the state after an update of the weights; `values` are those of the log."""
         found = tuple(lines(values))
         self._state = (env_steps, found)
         elapsed = time.perf_counter() - self._start
@@ -231,7 +231,7 @@ class Display:
             self.announce(f"{env_steps:,}/{self._total:,} steps, {', '.join(found)}")
 
     def prepare(self, text: str) -> None:
-        """Shows what is done before the first update."""
+        """Show what is done before the first update."""
         self._state = (0, (text,))
         elapsed = time.perf_counter() - self._start
         if self._live is None and elapsed - self._said_at >= _PLAIN_EVERY_S:
@@ -239,13 +239,13 @@ class Display:
             self.announce(text)
 
     def close(self) -> None:
-        """Takes the block away."""
+        """Take the block away."""
         if self._live is not None:
             self._live.stop()
             self._live = None
 
     def announce(self, text: str) -> None:
-        """Prints a line that stays."""
+        """Print a line that stays."""
         if self._stream is None:
             return
         line = f"[{time.perf_counter() - self._start:7.1f} s] {text}"
@@ -294,12 +294,12 @@ class Reading:
         self._display.prepare(f"recorded episodes, {said}: {self._done[name]}/{self._totals[name]}")
 
     def note(self, text: str) -> None:
-        """Tells the user something about the data."""
+        """Tell the user something about the data."""
         self._display.announce(text)
 
 
 def lines(values: Mapping[str, float | None]) -> list[str]:
-    """Tells an update in a few phrases, the most important first."""
+    """Tell an update in a few phrases, the most important first."""
     if "train/return" not in values:
         loss = values.get("learn/cloning_loss") or 0.0
         return [f"update {values['count/updates'] or 0:.0f}: cloning loss {loss:.4f}"]

@@ -295,7 +295,7 @@ def _finish(
 
 
 def _require_spreadable(config: TrainConfig) -> None:
-    """Refuses what sites cannot collect for."""
+    """Refuse what sites cannot collect for."""
     if config.mode != "async" or config.algo == "bc":
         raise UsageError(
             "On several machines collecting and learning go on at once: add --mode async, with "
@@ -357,7 +357,7 @@ def _look(
 
 
 def _read_data(found: _Prepared, run: Path, display: Display) -> Path | None:
-    """Reads what the policy reads of recorded episodes, into a folder beside that of the run, which
+    """Read what the policy reads of recorded episodes, into a folder beside that of the run, which
     is made only when all is well; None where none are named."""
     config = found.config
     if not config.data:

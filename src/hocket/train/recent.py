@@ -18,7 +18,7 @@ class Recent:
         self._episodes: deque[dict[str, float]] = deque(maxlen=_EPISODES)
 
     def add(self, stretch: Stretch, more: Mapping[str, float]) -> None:
-        """Takes an episode that ended, with what else it adds to the log."""
+        """Take an episode that ended, with what else it adds to the log."""
         told = {
             "train/return": stretch.total_reward,
             "train/episode_steps": float(stretch.steps),
@@ -29,7 +29,7 @@ class Recent:
         self._episodes.append(told)
 
     def to_curves(self) -> dict[str, float | None]:
-        """Returns means over the episodes that tell a number."""
+        """Return means over the episodes that tell a number."""
         names = dict.fromkeys(("train/success", "train/return", "train/episode_steps"))
         names.update(dict.fromkeys(name for told in self._episodes for name in told))
         found = {name: [t[name] for t in self._episodes if name in t] for name in names}

@@ -205,7 +205,7 @@ class Trainer(TrainingRun):
             counts.settled += whole.size
 
     def _top_up(self) -> None:
-        """Plans what may be begun, and always something while the engine would otherwise end."""
+        """Plan what may be begun, and always something while the engine would otherwise end."""
         if self._is_finishing:
             return
         counts = self._counts
@@ -298,7 +298,7 @@ class Trainer(TrainingRun):
     # -- numbers ---------------------------------------------------------------------------------
 
     def counters(self) -> dict[str, Any]:
-        """Returns what a checkpoint keeps of the collecting side. Groups that were planned and not
+        """Return what a checkpoint keeps of the collecting side. Groups that were planned and not
         begun are planned again."""
         waiting = self._counts.waiting // self._curriculum.group
         return {

@@ -38,7 +38,7 @@ class Demonstrated:
     def gradients(
         self, count: int, rng: torch.Generator, measures: Measures
     ) -> list[Tensor | None]:
-        """Draws `count` chunks on this rank, and returns the gradients of their weighted loss for
+        """Draw `count` chunks on this rank, and return the gradients of their weighted loss for
         each parameter that is trained, None where it does not depend on it."""
         parameters = list(trainable_parameters(self.network).values())
         rows = self.windows.draw(count, rng)
@@ -62,7 +62,7 @@ class Demonstrated:
 
 
 def cloning_loss(network: Any, window: Window, noise: Tensor) -> Tensor:
-    """Returns how far a network is from recorded chunks, summed over their actions: by flow
+    """Return how far a network is from recorded chunks, summed over their actions: by flow
     matching where it tells its flow, else between the chunks that it finds most likely and those
     recorded. `noise` is `[B, flow_numbers + 1]`, standard normal, where there is a flow."""
     actions, mask = window.actions, window.mask
@@ -96,7 +96,7 @@ def _matching(network: Any, window: Window, noise: Tensor) -> Tensor:
 
 
 def _counted(off: Tensor, mask: Tensor) -> Tensor:
-    """Sums `[B, T, A]` over the actions that count, each the mean of its numbers."""
+    """Sum `[B, T, A]` over the actions that count, each the mean of its numbers."""
     return (off.mean(-1) * mask).sum()
 
 
@@ -108,7 +108,7 @@ class Cloning:
     recorded: Demonstrated
 
     def update(self, rng: torch.Generator) -> dict[str, float]:
-        """Improves the weights, and returns what was measured."""
+        """Improve the weights, and return what was measured."""
         recorded, config = self.recorded, self.recorded.config
         measures = Measures(recorded.ranks)
         parameters = list(trainable_parameters(recorded.network).values())

@@ -92,7 +92,7 @@ class StepShare:
     share: float = 1.0
 
     def adapt(self, ran: int, planned: int) -> None:
-        """Learns from an update in which the policy made `ran` of the `planned` steps."""
+        """Learn from an update in which the policy made `ran` of the `planned` steps."""
         rate = _FASTER if ran == planned else max(_SLOWER, ran / planned)
         self.share = min(1.0, self.share * rate)
 
@@ -131,7 +131,7 @@ class Algorithm(ABC):
     def update(
         self, stretches: Sequence[Stretch], *, version: int, rng: torch.Generator
     ) -> dict[str, float]:
-        """Improves the weights `version`, which the caller then calls `version + 1`, and returns
+        """Improve the weights `version`, which the caller then calls `version + 1`, and return
         what was measured."""
         rows = self.prepare(stretches, version).select(*_LEARNT_FROM, strict=False)
         measures = Measures(self.ranks)
@@ -166,7 +166,7 @@ class Algorithm(ABC):
 
     @abstractmethod
     def prepare(self, stretches: Sequence[Stretch], version: int) -> TensorDict:
-        """Returns rows `[R]` with advantages, and what the weights `version` say of them."""
+        """Return rows `[R]` with advantages, and what the weights `version` say of them."""
 
     @abstractmethod
     def moves_policy(self, version: int) -> bool:
@@ -176,13 +176,13 @@ class Algorithm(ABC):
     def losses(
         self, rows: TensorDict, terms: Terms | None, totals: Totals, sums: Sums
     ) -> dict[str, Tensor]:
-        """Returns the losses of a part of a minibatch that are left: `policy` where there are
+        """Return the losses of a part of a minibatch that are left: `policy` where there are
         `terms`, and `value` where there is a critic. What is measured is added to `sums`."""
 
     def gradients(
         self, rows: TensorDict, measures: Measures, *, moves_policy: bool = True
     ) -> Gradients | None:
-        """Returns the gradients of a minibatch's losses on this rank; None where the last step took
+        """Return the gradients of a minibatch's losses on this rank; None where the last step took
         the policy too far, which is known before the last of them is computed."""
         totals = self.totals(rows)
         sums: Sums = {}
@@ -202,7 +202,7 @@ class Algorithm(ABC):
         return found
 
     def totals(self, rows: TensorDict) -> Totals:
-        """Counts what a minibatch has on all ranks."""
+        """Count what a minibatch has on all ranks."""
         mask = counted(self.network, rows)
         actions = self.ranks.total(mask.sum()).clamp(min=1).to(self.device)
         count = self.ranks.count(len(rows))
@@ -214,7 +214,7 @@ class Algorithm(ABC):
         )
 
     def terms(self, rows: TensorDict, totals: Totals, sums: Sums) -> Terms:
-        """Compares the present weights with those at the start of the update, and with those that
+        """Compare the present weights with those at the start of the update, and with those that
         sampled."""
         seen = self.evaluate(rows)
         mask = counted(self.network, rows)
@@ -246,7 +246,7 @@ class Algorithm(ABC):
     # -- the network -------------------------------------------------------------------------------
 
     def evaluate(self, rows: TensorDict, network: Any = None) -> Evaluated:
-        """Evaluates rows `[R]` under a network's present weights: those in training, or others."""
+        """Evaluate rows `[R]` under a network's present weights: those in training, or others."""
         network = self.network if network is None else network
         extras = rows["extras"].to_dict() if "extras" in rows.keys() else {}  # noqa: SIM118
         with autocast(self.device, self.config.precision):
@@ -260,14 +260,14 @@ class Algorithm(ABC):
         )
 
     def value(self, observation: TensorDict) -> Tensor:
-        """Estimates the returns to expect from observations `[R]`."""
+        """Estimate the returns to expect from observations `[R]`."""
         with autocast(self.device, self.config.precision):
             seen = Observations(observation.to_dict(), self.texts)
             found: Tensor = self.network.value(seen)
         return found if self.config.precision == "fp32" else found.float()
 
     def look(self, rows: TensorDict, network: Any = None) -> Evaluated:
-        """Evaluates any number of rows without gradients; what is found lies where they lie."""
+        """Evaluate any number of rows without gradients; what is found lies where they lie."""
         with torch.no_grad():
             found = [self.evaluate(part, network) for part in self._micro_batches(rows)]
         return Evaluated(
@@ -277,7 +277,7 @@ class Algorithm(ABC):
         )
 
     def look_at_values(self, observation: TensorDict) -> Tensor:
-        """Estimates any number of returns without gradients."""
+        """Estimate any number of returns without gradients."""
         with torch.no_grad():
             found = [self.value(part) for part in self._micro_batches(observation)]
         return _joined(found, observation)
@@ -291,7 +291,7 @@ class Algorithm(ABC):
         return padded
 
     def _micro_batches(self, rows: TensorDict) -> Sequence[TensorDict]:
-        """Splits rows into what is computed at once. Each part is brought to the network only when
+        """Split rows into what is computed at once. Each part is brought to the network only when
         it is asked for."""
         size = self.config.micro_batch
         if size is None or len(rows) <= size:
@@ -314,7 +314,7 @@ class Algorithm(ABC):
         return bool(limit) and not measures.latest("kl") <= (limit or 0.0)
 
     def descend(self, found: Gradients, measures: Measures) -> dict[int, Tensor]:
-        """Moves the weights down each loss, along its own clipped gradient, and returns what the
+        """Move the weights down each loss, along its own clipped gradient, and return what the
         policy was before that where it moved."""
         whole: list[Tensor | None] = [None] * len(self._parameters)
         for name, mine in found.items():
@@ -330,14 +330,14 @@ class Algorithm(ABC):
         return before
 
     def _draw_back(self, before: dict[int, Tensor], share: float) -> None:
-        """Takes the policy back by this share of its last step; the critic keeps the whole."""
+        """Take the policy back by this share of its last step; the critic keeps the whole."""
         if share > 0:
             with torch.no_grad():
                 for i, was in before.items():
                     self._parameters[i].lerp_(was, share)
 
     def reach(self, loss: Tensor) -> list[Tensor | None]:
-        """Returns the gradient of a number for each parameter; None where it does not depend on
+        """Return the gradient of a number for each parameter; None where it does not depend on
         it."""
         if not loss.requires_grad:
             return [None] * len(self._parameters)
@@ -348,7 +348,7 @@ class Algorithm(ABC):
     def _clipped(
         self, name: str, found: list[Tensor | None], measures: Measures
     ) -> list[Tensor | None]:
-        """Returns the gradients of one loss over all ranks, clipped to the longest allowed; None
+        """Return the gradients of one loss over all ranks, clipped to the longest allowed; None
         for parameters that the loss does not reach."""
         if self.ranks.size > 1:
             found = [
@@ -378,7 +378,7 @@ class _Lazily(Sequence[TensorDict]):
 
 
 def add_to(sums: Sums, **parts: Tensor) -> None:
-    """Adds parts of what is measured, without their gradients."""
+    """Add parts of what is measured, without their gradients."""
     for name, part in parts.items():
         known = sums.get(name)
         sums[name] = part.detach() if known is None else known + part.detach()
@@ -390,7 +390,7 @@ def _joined(parts: list[Tensor], like: TensorDict) -> Tensor:
 
 
 def counted(network: Trainable, rows: TensorDict) -> Tensor:
-    """Tells `[R, T]` which actions' probabilities count: the executed ones, where the network can
+    """Tell `[R, T]` which actions' probabilities count: the executed ones, where the network can
     tell actions apart."""
     mask: Tensor = rows["mask"]
     return mask if network.is_factorised else torch.ones_like(mask)

@@ -55,7 +55,7 @@ class Start:
 
 
 def weigh_hard(starts: Sequence[Start]) -> list[float]:
-    """Weighs a start by the share of its episodes that fail, taken for a half before the first."""
+    """Weigh a start by the share of its episodes that fail, taken for a half before the first."""
     return [max(_LEAST, 1.0 - (start.succeeded + 1.0) / (start.tried + 2.0)) for start in starts]
 
 
@@ -64,7 +64,7 @@ Shares = np.ndarray[Any, np.dtype[np.float64]]
 
 
 def find_curriculum(name: str) -> Weigh | None:
-    """Returns the curriculum of this name; None where all starts count alike."""
+    """Return the curriculum of this name; None where all starts count alike."""
     if not name:
         return None
     if name == HARD:
@@ -115,7 +115,7 @@ class Curriculum:
         self._shares = self._weights()
 
     def next_group(self) -> list[Trial]:
-        """Returns the trials of the next group."""
+        """Return the trials of the next group."""
         index = self.planned * self._ranks + self._rank
         self.planned += 1
         if not self._pool:
@@ -133,12 +133,12 @@ class Curriculum:
         ]
 
     def add(self, trial: Trial, stretch: Stretch | None) -> None:
-        """Takes an episode that ended; None was lost to errors, and says nothing of its start."""
+        """Take an episode that ended; None was lost to errors, and says nothing of its start."""
         if self._pool and stretch is not None:
             self._fresh.append((trial, stretch))
 
     def settle(self) -> None:
-        """Makes new weights of all that has ended; called when an update is done."""
+        """Make new weights of all that has ended; called when an update is done."""
         # In the order of the plan, since sums of rewards depend on it in their last bits.
         for trial, stretch in sorted(self._fresh, key=lambda one: one[0].repeat):
             start = self._index[trial.suite, trial.task, trial.seed]
@@ -149,7 +149,7 @@ class Curriculum:
         self._shares = self._weights()
 
     def to_curves(self) -> dict[str, float]:
-        """Returns curves of the log: the starts that were tried, those that never succeeded, and
+        """Return curves of the log: the starts that were tried, those that never succeeded, and
         how many starts the weights are worth (all of them where they are equal)."""
         if not self._pool:
             return {}
@@ -162,18 +162,18 @@ class Curriculum:
         }
 
     def to_state(self) -> list[list[float]]:
-        """Returns what a checkpoint keeps of each start."""
+        """Return what a checkpoint keeps of each start."""
         return [[start.tried, start.succeeded, start.total] for start in self._pool]
 
     def restore(self, planned: int, state: Sequence[Sequence[float]]) -> None:
-        """Goes on from a checkpoint."""
+        """Go on from a checkpoint."""
         self.planned = planned
         for start, (tried, succeeded, total) in zip(self._pool, state, strict=True):
             start.tried, start.succeeded, start.total = int(tried), int(succeeded), total
         self._shares = self._weights()
 
     def _weights(self) -> Shares | None:
-        """Returns the share of trials that each start gets; None where all are equal."""
+        """Return the share of trials that each start gets; None where all are equal."""
         if self._weigh is None or not self._pool:
             return None
         try:
@@ -192,6 +192,6 @@ class Curriculum:
 
 
 def state_of(saved: Mapping[str, Any]) -> Sequence[Sequence[float]]:
-    """Returns what a checkpoint says of starts."""
+    """Return what a checkpoint says of starts."""
     found: Sequence[Sequence[float]] = saved["starts"]
     return found

@@ -40,7 +40,7 @@ def is_training(trial: Trial) -> bool:
 
 
 def evaluation_trials(tasks: Sequence[Task], number: int, seed: int, episodes: int) -> list[Trial]:
-    """Returns the trials of evaluation `number`: the same starts every time."""
+    """Return the trials of evaluation `number`: the same starts every time."""
     return [
         Trial(suite=suite, task=task, seed=seed + episode, repeat=EVALUATION + number)
         for episode in range(episodes)
@@ -73,7 +73,7 @@ class Groups:
         return [m for members in self._members.values() for m in members if m is not None]
 
     def add(self, trial: Trial, stretch: Stretch | None) -> WholeGroup | None:
-        """Takes a member that ended (None: it was lost to errors), and returns its group
+        """Take a member that ended (None: it was lost to errors), and return its group
         if that is now whole."""
         group = group_of(trial, self._size)
         members = self._members.setdefault(group, [])
@@ -127,7 +127,7 @@ class Result:
     """True if no version before had more success, or return where nothing can succeed."""
 
     def to_curves(self) -> dict[str, float | None]:
-        """Returns the curves of the log."""
+        """Return the curves of the log."""
         score, interval = self.score, self.score.success.interval
         return {
             "eval/success": score.rate,
@@ -139,7 +139,7 @@ class Result:
         }
 
     def to_text(self) -> str:
-        """Returns a line for people."""
+        """Return a line for people."""
         score, interval = self.score, self.score.success.interval
         text = f"evaluation at {self.env_steps:,} steps: "
         if score.rate is not None:
@@ -192,7 +192,7 @@ class Evaluations:
         return self._schedule.fires(env_steps)
 
     def begin(self, env_steps: int) -> list[Trial]:
-        """Returns the trials of the next evaluation; none while lanes are busy with the last."""
+        """Return the trials of the next evaluation; none while lanes are busy with the last."""
         if self._trials:
             return []
         self._trials = evaluation_trials(
@@ -203,11 +203,11 @@ class Evaluations:
         return self._trials
 
     def give_up(self) -> None:
-        """Forgets the evaluation that is under way."""
+        """Forget the evaluation that is under way."""
         self._trials = []
 
     def add(self, episode: Episode) -> Result | None:
-        """Takes an episode that ended, and returns the result if it was the last. The weights of
+        """Take an episode that ended, and return the result if it was the last. The weights of
         the best result are kept, ready for `hocket eval --policy RUN/best`."""
         holder = holder_of(episode.trial)
         if not self._trials or holder != holder_of(self._trials[0]):
@@ -239,7 +239,7 @@ class Evaluations:
         return Result(version=version, env_steps=self._env_steps, score=score, is_best=is_best)
 
     def to_state(self) -> dict[str, Any]:
-        """Returns what a checkpoint keeps. An evaluation that is under way will be due again."""
+        """Return what a checkpoint keeps. An evaluation that is under way will be due again."""
         return {
             "evaluations": self._number - self.is_under_way,
             "evaluated_at": self._done_at,
@@ -247,7 +247,7 @@ class Evaluations:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Goes on from a checkpoint. The best weights may be newer than that."""
+        """Go on from a checkpoint. The best weights may be newer than that."""
         self._number = state["evaluations"]
         self._schedule.last = self._done_at = state["evaluated_at"]
         file = self._run / checkpoint.BEST / checkpoint.SCORE
@@ -256,11 +256,11 @@ class Evaluations:
 
 
 def _measure(score: Mapping[str, Any]) -> float | None:
-    """Returns what kept weights were chosen by."""
+    """Return what kept weights were chosen by."""
     found: float | None = score["measure"]
     return found
 
 
 def holder_of(trial: Trial) -> Hashable | None:
-    """Returns what holds an evaluation's trials to one version; None for training trials."""
+    """Return what holds an evaluation's trials to one version; None for training trials."""
     return ("evaluation", trial.repeat) if is_evaluation(trial) else None

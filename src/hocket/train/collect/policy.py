@@ -96,7 +96,7 @@ class CollectingPolicy:
         self.spec = _spec_of(network, shapes, replan=replan, base=base)
 
     def bind(self, spec: EnvSpec) -> None:
-        """Refuses an env with discrete actions, and tells the base of others."""
+        """Refuse an env with discrete actions, and tell the base of others."""
         if spec.action.kind != "box":
             raise SpecMismatchError(
                 f"Task {spec.task.name!r} has discrete actions; training is of continuous ones."
@@ -112,11 +112,11 @@ class CollectingPolicy:
             base.bind(spec)
 
     def limit(self, max_batch: int) -> None:
-        """Sets how many rows a batch may have."""
+        """Set how many rows a batch may have."""
         self.spec = dataclasses.replace(self.spec, max_batch=max_batch)
 
     def infer(self, batch: Batch) -> Actions:
-        """Makes chunks for a batch, every row with the weights that it is held to."""
+        """Make chunks for a batch, every row with the weights that it is held to."""
         self._refresh()
         snapshots = [self._snapshot(row) for row in batch.rows]
         wanted = [
@@ -145,11 +145,11 @@ class CollectingPolicy:
             self._base.close()
 
     def release(self, holder: Hashable) -> None:
-        """Lets go of the weights that this holds. Any thread may call it."""
+        """Let go of the weights that this holds. Any thread may call it."""
         self._released.put(holder)
 
     def held_weights(self, holder: Hashable) -> tuple[int, dict[str, torch.Tensor]]:
-        """Returns the version and the weights that this holds, without what is frozen; valid until
+        """Return the version and the weights that this holds, without what is frozen; valid until
         they are released."""
         snapshot = self._held[holder]
         return snapshot.version, published_tensors(snapshot.network)
@@ -232,7 +232,7 @@ class CollectingPolicy:
 def _spec_of(
     network: Trainable, shapes: Shapes, *, replan: int | None, base: Policy | None
 ) -> PolicySpec:
-    """Returns what the network needs of the env, and what its base needs where it corrects one."""
+    """Return what the network needs of the env, and what its base needs where it corrects one."""
     inputs: dict[str, ArraySpec] | None = {
         key: shapes.observations[key] for key in network.inputs if key != BASE
     }
@@ -278,7 +278,7 @@ class Staging:
         self._down = self._page_locked(0)
 
     def upload(self, arrays: Mapping[str, Array]) -> dict[str, torch.Tensor]:
-        """Returns the arrays as tensors on the device."""
+        """Return the arrays as tensors on the device."""
         if not self._is_packed:
             return {key: torch.from_numpy(a).to(self._device) for key, a in arrays.items()}
         starts, size = packed_starts({key: array.nbytes for key, array in arrays.items()})
@@ -297,7 +297,7 @@ class Staging:
         }
 
     def download(self, tensors: Tensors) -> dict[str, Array]:
-        """Returns the tensors as arrays of the caller's own, once the device has computed them."""
+        """Return the tensors as arrays of the caller's own, once the device has computed them."""
         if not self._is_packed:
             return {key: tensor.cpu().numpy() for key, tensor in tensors.items()}
         # The widest first: with no gaps between them, all lie at multiples of their width.

@@ -126,7 +126,7 @@ class Trajectories:
         return min([self._newest(), *open_floors, *ended_floors])
 
     def on(self, event: object) -> list[Stretch]:
-        """Follows one event, and returns the stretches that it completes."""
+        """Follow one event, and return the stretches that it completes."""
         if isinstance(event, AttemptsBegan):
             for lane, trial, attempt in zip(event.lanes, event.trials, event.attempts, strict=True):
                 if is_training(trial):
@@ -147,11 +147,11 @@ class Trajectories:
         return []
 
     def seal(self, episode: Episode) -> Stretch | None:
-        """Returns the last stretch of an episode that counts; None if it was lost to errors."""
+        """Return the last stretch of an episode that counts; None if it was lost to errors."""
         return self._ended.pop((episode.trial.id, episode.attempt), None)
 
     def terms(self, episode: Episode) -> dict[str, float]:
-        """Returns what an episode that counts adds to the log; asked once."""
+        """Return what an episode that counts adds to the log; asked once."""
         return self._terms.pop((episode.trial.id, episode.attempt), {})
 
     def _inferred(self, event: BatchInferred) -> list[Stretch]:
@@ -177,7 +177,7 @@ class Trajectories:
     def _row(
         self, observations: Mapping[str, Array], i: int, trial: Trial, chunk: Chunk, number: int
     ) -> _Row:
-        """Returns row `i` of a batch, which is the chunk `number` of its attempt."""
+        """Return row `i` of a batch, which is the chunk `number` of its attempt."""
         observation = {key: array[i] for key, array in observations.items()}
         observation[TASK] = np.asarray(self._tasks.index(trial.task), np.int64)
         if BASE in chunk.extras:
@@ -190,7 +190,7 @@ class Trajectories:
         return bool(self._max_staleness) and version - one.floor >= self._max_staleness
 
     def _told(self, event: InfoTold) -> None:
-        """Keeps what an env told of the chunk that it is about to be told to have executed."""
+        """Keep what an env told of the chunk that it is about to be told to have executed."""
         for trial, attempt, chunk, numbers in zip(
             event.trials, event.attempts, event.chunks, event.numbers, strict=True
         ):

@@ -41,7 +41,7 @@ def read_dataset(
     first: int | None,
     watcher: Watcher,
 ) -> Iterator[Recorded]:
-    """Reads the successful episodes of `shapes.tasks`, the first ones of each, in order."""
+    """Read the successful episodes of `shapes.tasks`, the first ones of each, in order."""
     try:
         info = json.loads((root / INFO).read_text())
         if info["codebase_version"] != VERSION:
@@ -81,7 +81,7 @@ class _Dataset:
         self._open: tuple[Path, pa.Table] | None = None
 
     def rows(self, episode: Mapping[str, Any]) -> pa.Table:
-        """Returns the frames of an episode."""
+        """Return the frames of an episode."""
         path = self._root / self._info["data_path"].format(
             chunk_index=episode["data/chunk_index"], file_index=episode["data/file_index"]
         )
@@ -93,7 +93,7 @@ class _Dataset:
     def recorded(
         self, episode: Mapping[str, Any], rows: pa.Table, task: int, prompt: str
     ) -> Recorded:
-        """Returns an episode as the env's arrays."""
+        """Return an episode as the env's arrays."""
         length = len(rows)
         states = [k for k in self._shapes.observations if k not in self._shapes.cameras]
         observations = {key: self._array(rows, key) for key in states}
@@ -111,7 +111,7 @@ class _Dataset:
         )
 
     def _array(self, rows: pa.Table, key: str) -> Array | None:
-        """Returns the array of an env's key, by its own name or as a part of the joined state."""
+        """Return the array of an env's key, by its own name or as a part of the joined state."""
         name = camera_name(key)
         if f"observation.{name}" in rows.column_names:
             return _matrix(rows[f"observation.{name}"])
@@ -139,7 +139,7 @@ def _table(root: Path, folder: str) -> pa.Table:
 
 
 def _task_of(prompt: str, tasks: Sequence[TaskInfo], *, is_only: bool) -> int | None:
-    """Returns the index of the task that is told so. The only task of a dataset may be told
+    """Return the index of the task that is told so. The only task of a dataset may be told
     otherwise where the env has one task too."""
     for index, task in enumerate(tasks):
         if prompt in (task.prompt, task.name):
@@ -152,7 +152,7 @@ def _has_failed(rows: pa.Table) -> bool:
 
 
 def _matrix(column: Any) -> Array:
-    """Returns a column as `[rows, size]`; one of plain numbers has the size 1."""
+    """Return a column as `[rows, size]`; one of plain numbers has the size 1."""
     rows: Array
     if pa.types.is_nested(column.type):
         rows = pc.list_flatten(column).to_numpy().reshape(len(column), -1)

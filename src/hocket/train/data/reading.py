@@ -43,7 +43,7 @@ class Wanted:
 
 
 def read_data(names: Sequence[str], wanted: Wanted, out: Path, watcher: Watcher) -> None:
-    """Reads all that `names` name into the folder `out`, which is whole or not there."""
+    """Read all that `names` name into the folder `out`, which is whole or not there."""
     writer = DataWriter(out, wanted.shapes, wanted.inputs)
     try:
         for name in names:

@@ -67,7 +67,7 @@ class DataWriter:
         return sum(self._lengths)
 
     def add(self, one: Recorded) -> None:
-        """Appends an episode whose arrays are those of the env."""
+        """Append an episode whose arrays are those of the env."""
         size = self._shapes.action_size
         if one.actions.shape[1:] != (size,):
             raise RunFolderError(
@@ -88,7 +88,7 @@ class DataWriter:
         self._prompts.append(one.prompt)
 
     def finish(self) -> None:
-        """Writes what the arrays are."""
+        """Write what the arrays are."""
         self.close()
         specs = {key: self._shapes.observations[key] for key in self._inputs}
         arrays = {_ACTIONS: [[self._shapes.action_size], "float32"]}
@@ -102,7 +102,7 @@ class DataWriter:
         (self._folder / _TABLE).write_text(json.dumps(table))
 
     def close(self) -> None:
-        """Closes the files. Closing twice is safe."""
+        """Close the files. Closing twice is safe."""
         for file in self._files.values():
             file.close()
 
@@ -171,7 +171,7 @@ class Data:
 
 
 def open_data(folder: Path) -> Data:
-    """Maps what a `DataWriter` wrote."""
+    """Map what a `DataWriter` wrote."""
     try:
         table: dict[str, Any] = json.loads((folder / _TABLE).read_text())
         lengths = np.array(table["lengths"], np.int64)
@@ -196,7 +196,7 @@ def open_data(folder: Path) -> Data:
 
 
 def discard(folder: Path) -> None:
-    """Deletes the files of a folder that was not finished."""
+    """Delete the files of a folder that was not finished."""
     with contextlib.suppress(OSError):
         for file in folder.iterdir():
             file.unlink()

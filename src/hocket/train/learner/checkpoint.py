@@ -49,7 +49,7 @@ def write_folder(
     *,
     frozen: Path | None = None,
 ) -> None:
-    """Writes a folder of safetensors and JSON files, whole or not at all; it replaces one of that
+    """Write a folder of safetensors and JSON files, whole or not at all; it replaces one of that
     name. A file of `frozen` parameters, where there is one, is linked and not written again."""
     draft = folder.with_name(f".{folder.name}.tmp")
     old = folder.with_name(f".{folder.name}.old")
@@ -78,7 +78,7 @@ def write_folder(
 
 
 def save_frozen(run: Path, parameters: Mapping[str, torch.Tensor]) -> None:
-    """Writes the parameters that a run leaves as they are, if it has any, and has not yet."""
+    """Write the parameters that a run leaves as they are, if it has any, and has not yet."""
     file = run / FROZEN
     if not parameters or file.is_file():
         return
@@ -94,7 +94,7 @@ def save_frozen(run: Path, parameters: Mapping[str, torch.Tensor]) -> None:
 
 
 def _apart(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Returns the tensors as a file takes them: in the host's memory, none inside of another."""
+    """Return the tensors as a file takes them: in the host's memory, none inside of another."""
     plain, known = {}, set[int]()
     for key, value in tensors.items():
         tensor = value.detach().cpu().contiguous()
@@ -121,7 +121,7 @@ def save_checkpoint(
     policy: Mapping[str, Any],
     state: Mapping[str, Any],
 ) -> Path:
-    """Writes everything that training needs to go on from here, and keeps the newest few."""
+    """Write everything that training needs to go on from here, and keep the newest few."""
     root = run / CHECKPOINTS
     folder = root / f"{version:08d}"
     tensors = {WEIGHTS: weights, OPTIMIZER: optimizer}
@@ -135,14 +135,14 @@ def save_checkpoint(
 
 
 def checkpoints(run: Path) -> list[Path]:
-    """Returns the folders of whole checkpoints, oldest first."""
+    """Return the folders of whole checkpoints, oldest first."""
     root = run / CHECKPOINTS
     found = [path for path in root.glob("*") if path.name.isdigit() and (path / STATE).is_file()]
     return sorted(found)
 
 
 def latest(run: Path) -> Path:
-    """Returns the folder of the checkpoint to resume from."""
+    """Return the folder of the checkpoint to resume from."""
     found = checkpoints(run)
     if not found:
         raise RunFolderError(f"{run} holds no checkpoint to resume from.")
@@ -150,7 +150,7 @@ def latest(run: Path) -> Path:
 
 
 def read_table(path: Path) -> dict[str, Any]:
-    """Reads a JSON file of a checkpoint; one of another format is refused."""
+    """Read a JSON file of a checkpoint; one of another format is refused."""
     try:
         table: dict[str, Any] = json.loads(path.read_text())
     except (OSError, ValueError) as exc:
@@ -160,7 +160,7 @@ def read_table(path: Path) -> dict[str, Any]:
 
 
 def read_tensors(path: Path) -> dict[str, torch.Tensor]:
-    """Reads a safetensors file."""
+    """Read a safetensors file."""
     try:
         tensors: dict[str, torch.Tensor] = load_file(path)
     except Exception as exc:
@@ -170,7 +170,7 @@ def read_tensors(path: Path) -> dict[str, torch.Tensor]:
 
 
 def read_weights(path: Path) -> dict[str, torch.Tensor]:
-    """Reads a file of weights, and what is frozen beside it where it is one of `write_folder`."""
+    """Read a file of weights, and what is frozen beside it where it is one of `write_folder`."""
     tensors = read_tensors(path)
     frozen = path.with_name(FROZEN)
     if path.name == WEIGHTS and frozen.is_file():
@@ -179,7 +179,7 @@ def read_weights(path: Path) -> dict[str, torch.Tensor]:
 
 
 def optimizer_tensors(optimizer: Any, names: list[str]) -> dict[str, torch.Tensor]:
-    """Returns the optimizer's state as tensors by parameter name. Its settings come from the
+    """Return the optimizer's state as tensors by parameter name. Its settings come from the
     configuration."""
     state = optimizer.state_dict()["state"]
     return {
@@ -190,7 +190,7 @@ def optimizer_tensors(optimizer: Any, names: list[str]) -> dict[str, torch.Tenso
 
 
 def load_optimizer(optimizer: Any, names: list[str], tensors: Mapping[str, torch.Tensor]) -> None:
-    """Gives an optimizer of the same parameters its state back."""
+    """Give an optimizer of the same parameters its state back."""
     state: dict[int, dict[str, torch.Tensor]] = {}
     for name, tensor in tensors.items():
         parameter, _, key = name.rpartition("|")

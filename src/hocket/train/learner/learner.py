@@ -122,7 +122,7 @@ class Learner:
         self.block.publish(self._published, self.version)
 
     def update(self, floor: int, fraction: float) -> Updated | None:
-        """Learns from the next batch, if there is one that may be taken. `floor` is the oldest
+        """Learn from the next batch, if there is one that may be taken. `floor` is the oldest
         version in flight; `fraction` of the training is done."""
         is_cloning = isinstance(self._algorithm, Cloning)
         if not is_cloning and not self.queue.is_due(self.version, floor):
@@ -152,7 +152,7 @@ class Learner:
         )
 
     def _learn(self, stretches: list[Stretch]) -> dict[str, float]:
-        """Updates the weights, and what is measured of the data. What the network sees changes its
+        """Update the weights, and what is measured of the data. What the network sees changes its
         units between two updates; only before the first, since a critic that has learnt in one
         unit knows nothing in another, and a new policy hardly depends on them."""
         statistics, ranks = self._statistics, self._ranks
@@ -172,13 +172,13 @@ class Learner:
         return {**measures, "reward_scale": statistics.reward_scale}
 
     def _measure_data(self, windows: Windows) -> None:
-        """Tells the network the units of what was recorded, all of it: they stay from then on."""
+        """Tell the network the units of what was recorded, all of it: they stay from then on."""
         for begin in range(0, len(windows), _ROWS_AT_A_TIME):
             rows = np.arange(begin, min(begin + _ROWS_AT_A_TIME, len(windows)))
             self._statistics.add_observation(windows.seen(rows, self.network.states), Ranks())
 
     def save(self, run: Path, counters: Mapping[str, Any]) -> Path:
-        """Writes a checkpoint with what the collecting side has to remember, and returns its
+        """Write a checkpoint with what the collecting side has to remember, and return its
         folder."""
         optimizer = checkpoint.optimizer_tensors(self._optimizer, list(self._parameters))
         return checkpoint.save_checkpoint(
@@ -248,7 +248,7 @@ class Learner:
 
 
 def linear(start: float, end: float, fraction: float) -> float:
-    """Goes from `start` to `end` as `fraction` goes from 0 to 1, and stays at `end` after that."""
+    """Go from `start` to `end` as `fraction` goes from 0 to 1, and stay at `end` after that."""
     return start + (end - start) * min(1.0, max(0.0, fraction))
 
 
@@ -294,7 +294,7 @@ class StretchQueue:
         """Episodes that have ended and wait to be learnt from."""
 
     def put(self, parcel: Parcel) -> None:
-        """Adds what was collected, once."""
+        """Add what was collected, once."""
         ended = sum(stretch.is_end for stretch in parcel)
         if self.episodes + ended > self.outstanding + self._batch:
             raise RuntimeError(
@@ -314,7 +314,7 @@ class StretchQueue:
         return version + 1 - floor <= self._max_staleness or not self._max_staleness
 
     def take(self, version: int) -> UpdateData:
-        """Takes what the update of this version learns from: a batch, and whatever would be too old
+        """Take what the update of this version learns from: a batch, and whatever would be too old
         for the next one."""
         stretches: list[Stretch] = []
         episodes = 0

@@ -63,25 +63,25 @@ class InProcess:
         self._floor, self._fraction = 0, 0.0
 
     def put(self, parcel: Parcel) -> None:
-        """Gives the learner what was collected."""
+        """Give the learner what was collected."""
         self.learner.queue.put(parcel)
 
     def tell(self, *, floor: int, fraction: float) -> None:
-        """Tells the oldest version in flight, and the share of the training that is done."""
+        """Tell the oldest version in flight, and the share of the training that is done."""
         self._floor, self._fraction = floor, fraction
 
     def news(self) -> list[Updated]:
-        """Returns the updates since this was asked last."""
+        """Return the updates since this was asked last."""
         updated = self.learner.update(self._floor, self._fraction)
         return [] if updated is None else [updated]
 
     def save(self, counters: Mapping[str, Any]) -> None:
-        """Writes a checkpoint with these counters, soon, between two updates."""
+        """Write a checkpoint with these counters, soon, between two updates."""
         if self._ranks.is_first:
             self.learner.save(self._run, counters)
 
     def finish(self, counters: Mapping[str, Any]) -> list[Updated]:
-        """Ends learning with a checkpoint, and returns the updates that were not told yet."""
+        """End learning with a checkpoint, and return the updates that were not told yet."""
         self.save(counters)
         return []
 
@@ -151,7 +151,7 @@ class Remote:
         return self._updates(until="finished")
 
     def close(self) -> None:
-        """Ends the learner: by asking for a moment, then by force. Closing twice is safe."""
+        """End the learner: by asking for a moment, then by force. Closing twice is safe."""
         self._outbox.put(None)
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
@@ -160,7 +160,7 @@ class Remote:
         self.block.close()
 
     def _updates(self, until: str | None = None) -> list[Updated]:
-        """Returns the updates that have come, or all until a message of that kind comes."""
+        """Return the updates that have come, or all until a message of that kind comes."""
         updates: list[Updated] = []
         while until is not None or not self._inbox.empty():
             try:
@@ -199,14 +199,14 @@ LearnerLink = InProcess | Remote
 
 
 def send(stream: socket.socket, message: Mapping[str, Any]) -> None:
-    """Sends one message, all of it."""
+    """Send one message, all of it."""
     frame = codec.pack(message)
     stream.sendall(_LENGTH.pack(len(frame)))
     stream.sendall(frame)
 
 
 def receive(stream: BinaryIO) -> dict[str, Any] | None:
-    """Returns the next message; None at the end of the stream."""
+    """Return the next message; None at the end of the stream."""
     head = stream.read(_LENGTH.size)
     if len(head) < _LENGTH.size:
         return None
@@ -216,7 +216,7 @@ def receive(stream: BinaryIO) -> dict[str, Any] | None:
 
 
 def main(socket_fd: int, block_fd: int) -> None:
-    """Serves the other side until it goes away. The process lives no longer than that side."""
+    """Serve the other side until it goes away. The process lives no longer than that side."""
     stream = socket.socket(fileno=socket_fd)
     inbox: Inbox = queue.SimpleQueue()
     threading.Thread(target=_read, args=(stream.makefile("rb"), inbox), daemon=True).start()

@@ -62,7 +62,7 @@ class WeightBlock:
         return int(self._version[0])
 
     def publish(self, parameters: Mapping[str, torch.Tensor], version: int) -> None:
-        """Makes these the weights to act with."""
+        """Make these the weights to act with."""
         if self.version not in (_NOTHING, version - 1):
             # Slots alternate by version: one that is skipped would overwrite what is being read.
             raise ValueError(f"Version {version} cannot follow {self.version}.")
@@ -70,7 +70,7 @@ class WeightBlock:
         self._version[0] = version
 
     def read(self, into: Mapping[str, torch.Tensor]) -> int:
-        """Copies the newest weights into these tensors, and returns their version."""
+        """Copy the newest weights into these tensors, and return their version."""
         for _ in range(_ATTEMPTS):
             version = self.version
             self._copy(into, self._slots[version % 2])
@@ -79,7 +79,7 @@ class WeightBlock:
         raise RuntimeError("New weights are published faster than they can be copied.")
 
     def close(self) -> None:
-        """Closes the descriptor; the memory goes with its last user."""
+        """Close the descriptor; the memory goes with its last user."""
         if self._is_locked:
             torch.cuda.cudart().cudaHostUnregister(self._whole.data_ptr())
             self._is_locked = False
@@ -88,7 +88,7 @@ class WeightBlock:
             self.fd = -1
 
     def _copy(self, into: Mapping[str, torch.Tensor], source: Mapping[str, torch.Tensor]) -> None:
-        """Copies all tensors, and waits until GPUs have done so."""
+        """Copy all tensors, and wait until GPUs have done so."""
         gpus = {one.device for one in (*into.values(), *source.values()) if one.is_cuda}
         if gpus and self._is_locked is None:
             self._is_locked = _lock_pages(self._whole)
@@ -111,12 +111,12 @@ class ReceivedWeights:
         return self._newest[0]
 
     def take(self, version: int, weights: Mapping[str, torch.Tensor]) -> None:
-        """Makes these the weights to act with, unless there are newer ones."""
+        """Make these the weights to act with, unless there are newer ones."""
         if version > self.version:
             self._newest = (version, weights)
 
     def read(self, into: Mapping[str, torch.Tensor]) -> int:
-        """Copies the newest weights into these tensors, and returns their version."""
+        """Copy the newest weights into these tensors, and return their version."""
         version, weights = self._newest
         with torch.no_grad():
             for name, tensor in into.items():
@@ -125,7 +125,7 @@ class ReceivedWeights:
 
 
 def packed_starts(sizes: Mapping[str, int]) -> tuple[dict[str, int], int]:
-    """Returns the first byte of each array in packed memory, and how many bytes all need."""
+    """Return the first byte of each array in packed memory, and how many bytes all need."""
     starts, offset = {}, 0
     for key, size in sizes.items():
         starts[key] = offset
@@ -134,7 +134,7 @@ def packed_starts(sizes: Mapping[str, int]) -> tuple[dict[str, int], int]:
 
 
 def _lock_pages(memory: torch.Tensor) -> bool:
-    """Locks pages, and returns whether CUDA could. Where it could not, copies are slower and just
+    """Lock pages, and return whether CUDA could. Where it could not, copies are slower and just
     as right."""
     error = torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), len(memory), 0)
     if int(error) == 0:

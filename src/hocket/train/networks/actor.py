@@ -212,7 +212,7 @@ class FlowActor(nn.Module):  # type: ignore[misc]
         self.register_buffer("scale", torch.ones(len(shapes.tasks), size))
 
     def act(self, observation: Observations, noise: Tensor, *, deterministic: bool) -> Acted:
-        """Samples a chain. Without noise it starts from zeros, the middle of the noise."""
+        """Sample a chain. Without noise it starts from zeros, the middle of the noise."""
         seen = self.encode(observation)
         shape = (len(noise), self._steps + 1, self.chunk_length, self.action_size)
         noise = torch.zeros_like(noise).view(shape) if deterministic else noise.view(shape)
@@ -242,13 +242,13 @@ class FlowActor(nn.Module):  # type: ignore[misc]
         return self._value(self.encode(observation))
 
     def encode(self, observation: Observations) -> tuple[Tensor, Tensor]:
-        """Returns what the fields see of each row, and the row's task."""
+        """Return what the fields see of each row, and the row's task."""
         state = features_of(self._features, [observation[key] for key in self.inputs])
         task = observation[TASK]
         return (state - self.mean[task]) / self.scale[task], task
 
     def velocity(self, features: tuple[Tensor, Tensor], x_t: Tensor, t: Tensor) -> Tensor:
-        """Returns how fast chunks `x_t` `[B, T, A]` move at times `t` `[B]`."""
+        """Return how fast chunks `x_t` `[B, T, A]` move at times `t` `[B]`."""
         seen, task = features
         joined = torch.cat((seen, x_t.flatten(1), t[:, None]), -1)
         return by_task(self.fields, joined, task).view(x_t.shape)
@@ -295,7 +295,7 @@ def _tower(channels: int) -> Any:
 
 
 def mlp(sizes: Sequence[int], *, last: float) -> Any:
-    """Returns layers with rectifiers between them; the last one's weights are scaled by `last`."""
+    """Return layers with rectifiers between them; the last one's weights are scaled by `last`."""
     layers: list[nn.Module] = []
     for fan_in, fan_out in itertools.pairwise(sizes):
         linear = nn.Linear(fan_in, fan_out)
@@ -308,7 +308,7 @@ def mlp(sizes: Sequence[int], *, last: float) -> Any:
 
 
 def by_task(networks: Any, seen: Tensor, task: Tensor) -> Tensor:
-    """Sends each row `seen` `[B, F]` through the network of its task `[B]`.
+    """Send each row `seen` `[B, F]` through the network of its task `[B]`.
 
     When acting, networks work on the whole batch and rows are picked after: how many rows of a task
     are in a batch must not change the last bits of the others.
@@ -330,7 +330,7 @@ def by_task(networks: Any, seen: Tensor, task: Tensor) -> Tensor:
 
 
 def feature_size(kind: str, states: Sequence[ArraySpec]) -> int:
-    """Returns how many numbers `features_of` makes of such states."""
+    """Return how many numbers `features_of` makes of such states."""
     sizes = [int(torch.Size(spec.shape).numel()) for spec in states]
     if kind == "metaworld":
         if sizes != [_METAWORLD_STATE]:
@@ -342,7 +342,7 @@ def feature_size(kind: str, states: Sequence[ArraySpec]) -> int:
 
 
 def features_of(kind: str, states: Sequence[Tensor]) -> Tensor:
-    """Turns states `[B, ...]` into what the first layer sees: one `[B, F]` float32."""
+    """Turn states `[B, ...]` into what the first layer sees: one `[B, F]` float32."""
     if kind == "metaworld":
         return _metaworld(states[0])
     flat = torch.cat([state.flatten(1).float() for state in states], -1)
@@ -350,7 +350,7 @@ def features_of(kind: str, states: Sequence[Tensor]) -> Tensor:
 
 
 def _metaworld(state: Tensor) -> Tensor:
-    """Computes the same numbers as `reference.features`, which the bundled weights expect."""
+    """Compute the same numbers as `reference.features`, which the bundled weights expect."""
     state = state.double()
     now, before, goal = state[:, :18], state[:, 18:36], state[:, 36:39]
     hand, first, second = now[:, 0:3], now[:, 4:7], now[:, 11:14]

@@ -59,18 +59,18 @@ class Description:
     """What was added to the network, as in `--adapter`; empty without anything."""
 
     def to_plain(self) -> dict[str, Any]:
-        """Returns the same as values that JSON knows."""
+        """Return the same as values that JSON knows."""
         plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         settings = {"config": dict(self.config), "base_config": dict(self.base_config)}
         return {**plain, **settings, "shapes": self.shapes.to_plain()}
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Description:
-        """Reads what `to_plain` returned."""
+        """Read what `to_plain` returned."""
         return cls(**{**plain, "shapes": Shapes.from_plain(plain["shapes"])})
 
     def build(self, named: str = "") -> Any:
-        """Returns the network with first weights, as it is saved: with its adapter, if it has one.
+        """Return the network with first weights, as it is saved: with its adapter, if it has one.
         `named` is the class that the user named."""
         network = self.build_plain(named)
         if self.adapter:
@@ -78,7 +78,7 @@ class Description:
         return network
 
     def build_plain(self, named: str = "") -> Any:
-        """Returns the network without its adapter."""
+        """Return the network without its adapter."""
         if self.network not in NETWORKS and self.network != named:
             raise ConfigError(
                 f"These weights belong to the class {self.network!r}, which is not imported "
@@ -104,14 +104,14 @@ class Description:
 
 
 def _module(name: str, settings: Mapping[str, Any]) -> Any:
-    """Returns the torch module behind the policy of this name, such as torch:... or lerobot:..."""
+    """Return the torch module behind the policy of this name, such as torch:... or lerobot:..."""
     adapter = plugins.find("policies", name)
     build: Any = adapter.build
     return build.module(adapter.argument, plugins.configure(adapter, settings))
 
 
 def require_trainable(config: TrainConfig) -> None:
-    """Refuses a policy that is no network, unless a correction of it is trained."""
+    """Refuse a policy that is no network, unless a correction of it is trained."""
     if config.residual or config.policy == "reference":
         return
     adapter = plugins.find("policies", config.policy)
@@ -128,7 +128,7 @@ def require_trainable(config: TrainConfig) -> None:
 
 
 def cameras_of(config: TrainConfig) -> tuple[str, ...] | None:
-    """Returns the cameras that a network may want to see, which is not built yet; None for all that
+    """Return the cameras that a network may want to see, which is not built yet; None for all that
     the env has. Only those that it turns out to read are rendered while it is trained."""
     saved = Path(config.policy) / checkpoint.POLICY
     if saved.is_file():
@@ -143,7 +143,7 @@ def cameras_of(config: TrainConfig) -> tuple[str, ...] | None:
 
 
 def describe(config: TrainConfig, shapes: Shapes, start: Path | None = None) -> Description:
-    """Returns the description of the policy that a run is configured with, or of the one in the
+    """Return the description of the policy that a run is configured with, or of the one in the
     checkpoint `start` that it goes on from."""
     found = _describe(config, shapes, start)
     if found.adapter or not config.adapter:
@@ -242,7 +242,7 @@ class Made:
 def make_network(
     config: TrainConfig, description: Description, start: Path | None, *, refers: bool = False
 ) -> Made:
-    """Builds the network with the weights that training begins with, or those of the checkpoint
+    """Build the network with the weights that training begins with, or those of the checkpoint
     `start`. The learner and the collecting side both begin with this: later only the parameters
     that are trained are published. `refers`: the reference of GRPO is made too, if it has one."""
     refers = refers and config.algo == "grpo" and config.kl_weight > 0
@@ -264,7 +264,7 @@ def make_network(
 
 
 def _load_first(network: Any, config: TrainConfig, shapes: Shapes) -> None:
-    """Loads the weights that training begins with; a critic may be new."""
+    """Load the weights that training begins with; a critic may be new."""
     if config.residual:
         return
     saved = Path(config.policy) / checkpoint.WEIGHTS
@@ -277,7 +277,7 @@ def _load_first(network: Any, config: TrainConfig, shapes: Shapes) -> None:
 
 
 def load_weights(network: Any, path: Path, *, may_be_fresh: bool = False) -> None:
-    """Loads all of a network's weights from a safetensors file, but for its critic and what else it
+    """Load all of a network's weights from a safetensors file, but for its critic and what else it
     calls `fresh` where these may be new."""
     given = checkpoint.read_weights(path)
     try:

@@ -25,7 +25,7 @@ class ContinuingNetwork(nn.Module):  # type: ignore[misc]
         self._continuation = Continuation(network, method, settings)
 
     def act(self, observation: Observations, noise: Tensor, *, deterministic: bool) -> Acted:
-        """Samples from the first numbers of `noise`; without noise it starts from zeros, as the
+        """Sample from the first numbers of `noise`; without noise it starts from zeros, as the
         network itself does."""
         prefix = observation[PREFIX]
         start = noise[:, : prefix[0].numel()].view(prefix.shape)

@@ -56,7 +56,7 @@ class WrappedConfig:
 
 
 def wrap(module: nn.Module, shapes: Shapes, config: WrappedConfig) -> WrappedChunk:
-    """Returns the module as a network that can be trained."""
+    """Return the module as a network that can be trained."""
     return (FlowChunk if isinstance(module, HasVelocity) else GaussianChunk)(module, shapes, config)
 
 
@@ -110,7 +110,7 @@ class WrappedChunk(nn.Module, ABC):  # type: ignore[misc]
 
     @abstractmethod
     def _run(self, observation: Observations) -> Any:
-        """Runs as much of the module as its features need."""
+        """Run as much of the module as its features need."""
 
     def _value(self, observation: Observations) -> Tensor:
         value: Tensor = self.critic(self._see(observation)).squeeze(-1)
@@ -220,7 +220,7 @@ class FlowChunk(WrappedChunk):
         self.log_std = nn.Parameter(torch.full((self._steps,), math.log(config.std)))
 
     def act(self, observation: Observations, noise: Tensor, *, deterministic: bool) -> Acted:
-        """Samples a chain. Without noise it starts from zeros, the middle of the noise."""
+        """Sample a chain. Without noise it starts from zeros, the middle of the noise."""
         observation = _in_float32(observation)
         seen = self._run(observation)
         shape = (len(noise), self._steps + 1, self.chunk_length, self.flow_size)
@@ -249,11 +249,11 @@ class FlowChunk(WrappedChunk):
         return Evaluated(log_prob=log_prob, entropy=entropy.expand(actions.shape[:2]), value=value)
 
     def encode(self, observation: Observations) -> Any:
-        """Reads an observation once, for all steps of the flow."""
+        """Read an observation once, for all steps of the flow."""
         return self._run(_in_float32(observation))
 
     def code(self, actions: Tensor) -> Tensor:
-        """Returns where the flow should end for these actions."""
+        """Return where the flow should end for these actions."""
         if isinstance(self.module, Codes):
             end: Tensor = self.module.code(actions)
             return end
@@ -266,7 +266,7 @@ class FlowChunk(WrappedChunk):
         return actions
 
     def velocity(self, features: Any, x_t: Tensor, t: Tensor) -> Tensor:
-        """Returns how fast chunks `x_t` `[B, T, A]` move at times `t` `[B]`."""
+        """Return how fast chunks `x_t` `[B, T, A]` move at times `t` `[B]`."""
         found: Tensor = self.module.velocity(features, x_t, t)
         return found.to(x_t.dtype)
 
