@@ -154,7 +154,7 @@ class TrainedPolicy:
 
     def continue_by(self, method: str, settings: Mapping[str, Any]) -> None:
         """Let chunks continue what is committed, where a batch says what that is."""
-        from hocket.train.networks.continuing import ContinuingNetwork
+        from hocket.train.networks.sampling import ContinuingNetwork
 
         self._continuing = self._wrap(ContinuingNetwork(self._network, method, settings))
 
