@@ -37,7 +37,6 @@ class WeightBlock:
     def __init__(self, like: Mapping[str, torch.Tensor], fd: int | None = None) -> None:
         """`like` gives names, shapes and dtypes; a file descriptor is the other side's block."""
         starts, offset = packed_starts({name: tensor.nbytes for name, tensor in like.items()})
-        self._slot_size = offset
         self.fd = create_file("hocket-weights", _HEAD + 2 * offset) if fd is None else fd
         if os.fstat(self.fd).st_size != _HEAD + 2 * offset:
             raise ValueError("The block of weights was made for another network.")
@@ -62,7 +61,6 @@ class WeightBlock:
         return int(self._version[0])
 
     def publish(self, parameters: Mapping[str, torch.Tensor], version: int) -> None:
-        """Make these the weights to act with."""
         if self.version not in (_NOTHING, version - 1):
             # Slots alternate by version: one that is skipped would overwrite what is being read.
             raise ValueError(f"Version {version} cannot follow {self.version}.")
@@ -125,7 +123,7 @@ class ReceivedWeights:
 
 
 def packed_starts(sizes: Mapping[str, int]) -> tuple[dict[str, int], int]:
-    """Return the first byte of each array in packed memory, and how many bytes all need."""
+    """The first byte of each array in packed memory, and how many bytes all need."""
     starts, offset = {}, 0
     for key, size in sizes.items():
         starts[key] = offset
@@ -134,8 +132,7 @@ def packed_starts(sizes: Mapping[str, int]) -> tuple[dict[str, int], int]:
 
 
 def _lock_pages(memory: torch.Tensor) -> bool:
-    """Lock pages, and return whether CUDA could. Where it could not, copies are slower and just
-    as right."""
+    """True if CUDA could lock the pages; otherwise copies are slower and just as right."""
     error = torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), len(memory), 0)
     if int(error) == 0:
         return True
@@ -165,7 +162,7 @@ class PackedWeights:
         return self._block.version
 
     def newest(self) -> tuple[int, bytes]:
-        """The newest weights, and their version."""
+        """The version of the newest weights, and these as a safetensors file."""
         if self._version != self._block.version:
             self._version = self._block.read(self._copy)
             self._data = save(self._copy)
