@@ -25,7 +25,7 @@ from hocket.engine.trials import TrialQueue
 from hocket.errors import EnvError
 from hocket.train.algorithms.stretches import Stretch
 from hocket.train.collect import plan
-from hocket.train.collect.curriculum import Curriculum, find_curriculum, state_of
+from hocket.train.collect.curriculum import Curriculum, find_curriculum
 from hocket.train.collect.elsewhere import SiteEvent, WorkGrew
 from hocket.train.collect.plan import Groups
 from hocket.train.collect.trajectories import Trajectories
@@ -37,10 +37,10 @@ from hocket.train.training_run import Parts, TrainingRun
 
 _ERRORS_IN_A_ROW = 50
 """Episodes in a row that may be lost to errors before the run ends with one: an env that never
-works would otherwise be tried for ever. Chosen by hand."""
+works would otherwise be tried for ever."""
 _PATIENCE = 4
-"""Batches of episodes in groups without a difference, before such groups are taken after all.
-Chosen by hand; without it a policy that always succeeds would never get to the end of its run."""
+"""Batches of episodes in groups without a difference, before such groups are taken after all:
+otherwise a policy that always succeeds would never get to the end of its run."""
 
 
 class _Trials(TrialQueue):
@@ -90,7 +90,7 @@ class Trainer(TrainingRun):
         )
         self._groups = Groups(config.group) if config.algo == "grpo" else None
         self._sites = parts.sites
-        self._trajectories = parts.sites or Trajectories.of(
+        self._trajectories = parts.sites or Trajectories(
             config,
             [task for _, task in tasks],
             newest=lambda: parts.link.block.version,
@@ -102,7 +102,7 @@ class Trainer(TrainingRun):
         self._movement = Movement()
         self._is_finishing = False
         if restored is not None:
-            self._curriculum.restore(restored["planned"], state_of(restored))
+            self._curriculum.restore(restored["planned"], restored["starts"])
 
     # -- reader ----------------------------------------------------------------------------------
 
@@ -119,14 +119,14 @@ class Trainer(TrainingRun):
             self._counts.env_steps += sum(
                 steps
                 for steps, trial in zip(event.steps, event.trials, strict=True)
-                if plan.is_training(trial)
+                if not plan.is_evaluation(trial)
             )
             self._shares.stepping += sum(event.busy)
         elif isinstance(event, BatchInferred):
             self._shares.inferring += event.ended - event.began
         elif isinstance(event, AttemptsBegan):
             self._counts.begun += sum(
-                plan.is_training(trial) and not attempt
+                not (plan.is_evaluation(trial) or attempt)
                 for trial, attempt in zip(event.trials, event.attempts, strict=True)
             )
         elif isinstance(event, EpisodesSealed):

@@ -81,7 +81,7 @@ class CollectingWork(SiteWork):
                 config = replace(config, lanes=lanes)
             policy.limit(max_batch(config))
             policy.block = self._weights
-            self._trajectories = Trajectories.of(
+            self._trajectories = Trajectories(
                 config,
                 self.welcome.start["tasks"],
                 newest=lambda: self._weights.version,

@@ -34,8 +34,7 @@ STATISTICS = "statistics.safetensors"
 POLICY, STATE = "policy.json", "state.json"
 CHECKPOINTS, BEST, SCORE = "checkpoints", "best", "score.json"
 _KEPT = 3
-"""Checkpoints that a run keeps, so that one that a failing disk spoiled is not the only one. Chosen
-by hand."""
+"""Checkpoints that a run keeps, so that one that a failing disk spoiled is not the only one."""
 
 _HINT = """
 They must be safetensors: a file of torch.save is a pickle, which is never loaded here. Convert it:
@@ -94,7 +93,7 @@ def save_frozen(run: Path, parameters: Mapping[str, torch.Tensor]) -> None:
 
 
 def _apart(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return the tensors as a file takes them: in the host's memory, none inside of another."""
+    """The tensors as a file takes them: in the host's memory, none inside of another."""
     plain, known = {}, set[int]()
     for key, value in tensors.items():
         tensor = value.detach().cpu().contiguous()
@@ -122,27 +121,24 @@ def save_checkpoint(
     state: Mapping[str, Any],
 ) -> Path:
     """Write everything that training needs to go on from here, and keep the newest few."""
-    root = run / CHECKPOINTS
-    folder = root / f"{version:08d}"
+    folder = run / CHECKPOINTS / f"{version:08d}"
     tensors = {WEIGHTS: weights, OPTIMIZER: optimizer}
     if statistics:
         tensors[STATISTICS] = statistics
-    tables = {POLICY: policy, STATE: dict(state)}
-    write_folder(folder, tensors, tables, frozen=run / FROZEN)
+    write_folder(folder, tensors, {POLICY: policy, STATE: state}, frozen=run / FROZEN)
     for stale in checkpoints(run)[:-_KEPT]:
         shutil.rmtree(stale, ignore_errors=True)
     return folder
 
 
 def checkpoints(run: Path) -> list[Path]:
-    """Return the folders of whole checkpoints, oldest first."""
-    root = run / CHECKPOINTS
-    found = [path for path in root.glob("*") if path.name.isdigit() and (path / STATE).is_file()]
-    return sorted(found)
+    """The folders of whole checkpoints, oldest first."""
+    found = (run / CHECKPOINTS).glob("*")
+    return sorted(path for path in found if path.name.isdigit() and (path / STATE).is_file())
 
 
 def latest(run: Path) -> Path:
-    """Return the folder of the checkpoint to resume from."""
+    """The folder of the checkpoint to resume from."""
     found = checkpoints(run)
     if not found:
         raise RunFolderError(f"{run} holds no checkpoint to resume from.")
@@ -160,7 +156,6 @@ def read_table(path: Path) -> dict[str, Any]:
 
 
 def read_tensors(path: Path) -> dict[str, torch.Tensor]:
-    """Read a safetensors file."""
     try:
         tensors: dict[str, torch.Tensor] = load_file(path)
     except Exception as exc:
@@ -179,8 +174,7 @@ def read_weights(path: Path) -> dict[str, torch.Tensor]:
 
 
 def optimizer_tensors(optimizer: Any, names: list[str]) -> dict[str, torch.Tensor]:
-    """Return the optimizer's state as tensors by parameter name. Its settings come from the
-    configuration."""
+    """The optimizer's state by parameter name; its settings come from the configuration."""
     state = optimizer.state_dict()["state"]
     return {
         f"{names[index]}|{key}": torch.as_tensor(value)
