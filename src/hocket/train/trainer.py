@@ -31,8 +31,7 @@ from hocket.train.collect.plan import Groups
 from hocket.train.collect.trajectories import Trajectories
 from hocket.train.config import TrainConfig
 from hocket.train.learner.learner import Updated
-from hocket.train.log import Movement, Shares
-from hocket.train.recent import Recent
+from hocket.train.log import Movement, Recent, Shares
 from hocket.train.training_run import Parts, TrainingRun
 
 _ERRORS_IN_A_ROW = 50
@@ -205,7 +204,7 @@ class Trainer(TrainingRun):
             counts.settled += whole.size
 
     def _top_up(self) -> None:
-        """Plan what may be begun, and always something while the engine would otherwise end."""
+        """Plan what may begin, and always something while the engine would otherwise end."""
         if self._is_finishing:
             return
         counts = self._counts
@@ -298,8 +297,7 @@ class Trainer(TrainingRun):
     # -- numbers ---------------------------------------------------------------------------------
 
     def counters(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps of the collecting side. Groups that were planned and not
-        begun are planned again."""
+        """What a checkpoint keeps. Groups that were planned and not begun are planned again."""
         waiting = self._counts.waiting // self._curriculum.group
         return {
             **super().counters(),

@@ -73,7 +73,7 @@ class TrainingRun:
         """Close nothing: the parts belong to whoever made them."""
 
     def counters(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps beside the weights."""
+        """What a checkpoint keeps beside the weights."""
         return {
             **self._counts.to_state(),
             **self._evaluations.to_state(),
@@ -83,7 +83,7 @@ class TrainingRun:
         }
 
     def _take(self, episode: Episode) -> bool:
-        """Take an episode of an evaluation; True where it was the last, and all is told."""
+        """Take an episode of an evaluation; True if it was the last."""
         result = self._evaluations.add(episode)
         if result is None:
             return False
@@ -103,6 +103,5 @@ class TrainingRun:
         return is_done or self._parts.ranks.count(is_late or is_good) > 0
 
     def _show(self, values: Mapping[str, float | None]) -> None:
-        """Log and show what an update came to."""
         self._parts.log.write(self.total_steps, values, kind="update")
         self._parts.display.update(self.total_steps, values)
