@@ -59,7 +59,6 @@ class Rewards:
     """The reward of a run."""
 
     def __init__(self, text: str) -> None:
-        """Load the functions that `text` names."""
         self._terms = reward_terms(text)
         self._functions: dict[str, Callable[[Stretch], Any]] = {
             term.name: load_named(term.name, "reward function")

@@ -52,10 +52,8 @@ class Tracker:
 
 
 def wandb(project: str, run: Followed) -> Tracker:
-    """A reader that logs to Weights & Biases."""
     return Tracker("wandb", project, run, has_axis=True)
 
 
 def trackio(project: str, run: Followed) -> Tracker:
-    """A reader that logs to Trackio."""
     return Tracker("trackio", project, run, has_axis=False)

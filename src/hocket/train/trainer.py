@@ -227,7 +227,6 @@ class Trainer(TrainingRun):
 
     @property
     def _lanes(self) -> int:
-        """Lanes that collect."""
         return self._config.lane_count if self._sites is None else self._sites.lanes
 
     # -- learner ---------------------------------------------------------------------------------

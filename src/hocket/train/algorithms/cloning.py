@@ -108,7 +108,6 @@ class Cloning:
     recorded: Demonstrated
 
     def update(self, rng: torch.Generator) -> dict[str, float]:
-        """Improve the weights, and return what was measured."""
         recorded, config = self.recorded, self.recorded.config
         measures = Measures(recorded.ranks)
         parameters = list(trainable_parameters(recorded.network).values())

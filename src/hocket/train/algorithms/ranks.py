@@ -72,7 +72,6 @@ class Ranks:
                 dist.broadcast(tensor, 0)
 
     def close(self) -> None:
-        """Leave the others."""
         if self.size > 1 and dist.is_initialized():
             dist.destroy_process_group()
 
@@ -111,7 +110,6 @@ class Measures:
         return float(self._rows[names][-1][names.index(name)])
 
     def result(self) -> dict[str, float]:
-        """Return the means over minibatches."""
         means = {}
         for names, rows in self._rows.items():
             columns = zip(*torch.stack(rows).tolist(), strict=True)

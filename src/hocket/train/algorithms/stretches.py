@@ -143,7 +143,6 @@ class Stretch:
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Stretch:
-        """Read what `to_plain` returned."""
         suite, task, seed, repeat = plain["trial"]
         trial = Trial(suite=suite, task=task, seed=seed, repeat=repeat)
         return cls(**{**plain, "trial": trial})

@@ -112,7 +112,6 @@ class CollectingPolicy:
             base.bind(spec)
 
     def limit(self, max_batch: int) -> None:
-        """Set how many rows a batch may have."""
         self.spec = dataclasses.replace(self.spec, max_batch=max_batch)
 
     def infer(self, batch: Batch) -> Actions:
@@ -278,7 +277,6 @@ class Staging:
         self._down = self._page_locked(0)
 
     def upload(self, arrays: Mapping[str, Array]) -> dict[str, torch.Tensor]:
-        """Return the arrays as tensors on the device."""
         if not self._is_packed:
             return {key: torch.from_numpy(a).to(self._device) for key, a in arrays.items()}
         starts, size = packed_starts({key: array.nbytes for key, array in arrays.items()})

@@ -93,7 +93,6 @@ class _Dataset:
     def recorded(
         self, episode: Mapping[str, Any], rows: pa.Table, task: int, prompt: str
     ) -> Recorded:
-        """Return an episode as the env's arrays."""
         length = len(rows)
         states = [k for k in self._shapes.observations if k not in self._shapes.cameras]
         observations = {key: self._array(rows, key) for key in states}

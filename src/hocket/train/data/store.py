@@ -58,12 +58,10 @@ class DataWriter:
 
     @property
     def episodes(self) -> int:
-        """Episodes that were added."""
         return len(self._lengths)
 
     @property
     def steps(self) -> int:
-        """Their steps."""
         return sum(self._lengths)
 
     def add(self, one: Recorded) -> None:

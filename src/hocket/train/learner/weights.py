@@ -114,7 +114,6 @@ class ReceivedWeights:
             self._newest = (version, weights)
 
     def read(self, into: Mapping[str, torch.Tensor]) -> int:
-        """Copy the newest weights into these tensors, and return their version."""
         version, weights = self._newest
         with torch.no_grad():
             for name, tensor in into.items():
@@ -158,7 +157,6 @@ class PackedWeights:
 
     @property
     def version(self) -> int:
-        """The version that was published last."""
         return self._block.version
 
     def newest(self) -> tuple[int, bytes]:

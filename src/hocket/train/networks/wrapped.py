@@ -47,7 +47,6 @@ class WrappedConfig:
 
 
 def wrap(module: nn.Module, shapes: Shapes, config: WrappedConfig) -> WrappedChunk:
-    """Return the module as a network that can be trained."""
     return (FlowChunk if isinstance(module, HasVelocity) else GaussianChunk)(module, shapes, config)
 
 
@@ -188,7 +187,6 @@ class FlowChunk(WrappedChunk, FlowNetwork):
         self.log_std = nn.Parameter(torch.full((steps,), math.log(config.std)))
 
     def encode(self, observation: Observations) -> Any:
-        """Read an observation once, for all steps of the flow."""
         return self._run(_in_float32(observation))
 
     def code(self, actions: Tensor) -> Tensor:
