@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -40,8 +41,8 @@ from hocket.train.collect.rolling import (
     policy_of,
 )
 from hocket.train.config import TrainConfig
-from hocket.train.data.reading import Wanted, read_data
-from hocket.train.data.store import DATA, discard
+from hocket.train.data.reading import read_data
+from hocket.train.data.store import DATA, Wanted
 from hocket.train.learner import checkpoint
 from hocket.train.learner.process import InProcess, LearnerLink, Remote
 from hocket.train.learner.weights import PackedWeights
@@ -365,6 +366,6 @@ def _read_data(found: _Prepared, run: Path, display: Display) -> Path | None:
         first=config.data_episodes,
     )
     data = temporary(run.with_name(f"{run.name}.data"))
-    discard(data)  # left by a run that was killed
+    shutil.rmtree(data, ignore_errors=True)  # left by a run that was killed
     read_data(config.data, wanted, data, Reading(display))
     return data

@@ -15,7 +15,7 @@ from hocket.engine.config import EngineConfig
 from hocket.runs.assembly import Assembly, EnginePlan
 from hocket.train.algorithms.stretches import group_of
 from hocket.train.collect import plan
-from hocket.train.collect.policy import CollectingPolicy, Holding
+from hocket.train.collect.policy import CollectingPolicy
 from hocket.train.config import TrainConfig
 from hocket.train.networks.building import Description, Made
 from hocket.train.networks.memory import twin
@@ -46,7 +46,8 @@ def policy_of(
     return CollectingPolicy(
         network,
         description.shapes,
-        Holding(is_deterministic=plan.is_evaluation, held_by=held_by),
+        is_deterministic=plan.is_evaluation,
+        held_by=held_by,
         replan=config.replan,
         device=config.collect_device,
         base=base,

@@ -26,7 +26,7 @@ from safetensors.torch import load_file, save_file
 
 from hocket.errors import ConfigError, RunFolderError
 from hocket.records import formats
-from hocket.system.durable import disk_error, sync_folder
+from hocket.system.durable import disk_error, drafted, sync_folder
 
 WEIGHTS, OPTIMIZER = "weights.safetensors", "optimizer.safetensors"
 FROZEN = "frozen.safetensors"
@@ -81,15 +81,8 @@ def save_frozen(run: Path, parameters: Mapping[str, torch.Tensor]) -> None:
     file = run / FROZEN
     if not parameters or file.is_file():
         return
-    draft = file.with_name(f".{FROZEN}.tmp")
-    try:
+    with drafted(file) as draft:
         save_file(_apart(parameters), draft)
-        with open(draft, "rb") as opened:
-            os.fsync(opened.fileno())
-        os.rename(draft, file)
-        sync_folder(run)
-    except OSError as exc:
-        raise disk_error(exc, file) from exc
 
 
 def _apart(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

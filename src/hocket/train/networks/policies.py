@@ -125,7 +125,7 @@ class TrainedPolicy:
     Config: ClassVar = TrainedConfig
 
     def __init__(self, argument: str, config: TrainedConfig) -> None:
-        from hocket.train.collect.policy import CollectingPolicy, Holding
+        from hocket.train.collect.policy import CollectingPolicy
         from hocket.train.learner import checkpoint
         from hocket.train.networks.building import Description, load_weights
 
@@ -138,7 +138,7 @@ class TrainedPolicy:
         self._wrap = functools.partial(
             CollectingPolicy,
             shapes=description.shapes,
-            holding=Holding(is_deterministic=lambda _: not config.sample, held_by=lambda _: None),
+            is_deterministic=lambda _: not config.sample,
             replan=description.replan,
             device=config.device,
             base=_base(description, config),
