@@ -8,15 +8,11 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 
-from hocket.core.contracts.recorder import Reader
 from hocket.core.events import EpisodesSealed, Event
 from hocket.engine.trials import TrialQueue
 from hocket.train.algorithms.cloning import STEPS
 from hocket.train.learner.learner import Updated
-from hocket.train.training_run import TrainingRun
-
-Roll = Callable[[Reader, TrialQueue], bool]
-"""Runs trials to the last; False where that was interrupted."""
+from hocket.train.training_run import Roll, TrainingRun
 
 
 class Cloner(TrainingRun):

@@ -65,7 +65,7 @@ from hocket.train.networks.contract import (
 from hocket.train.rewards import Rewards
 from hocket.train.trackers import TensorBoard
 from hocket.train.trainer import Trainer
-from hocket.train.training_run import Parts
+from hocket.train.training_run import Parts, Roll
 from hocket.workers.fleet import Fleet
 
 
@@ -137,6 +137,8 @@ def train(
             stack.callback(sites.close)
             sites.start()
         parts = Parts(
+            config=found.config,
+            tasks=found.tasks,
             run=run,
             policy=found.policy,
             description=found.description,
@@ -152,7 +154,7 @@ def train(
             stack.callback(live.close)
             following.append(live)
         roll = functools.partial(_roll, found, fleet, following, live)
-        return _finish(found, parts, roll, state)
+        return _finish(parts, roll, state)
 
 
 def _following(
@@ -270,19 +272,12 @@ def _roll(
         return begin(engine) and engine.run(trials, planned=(), cores=cores)
 
 
-def _finish(
-    found: _Prepared, parts: Parts, roll: Callable[..., bool], state: Mapping[str, Any] | None
-) -> Trained:
+def _finish(parts: Parts, roll: Roll, state: Mapping[str, Any] | None) -> Trained:
     """Train to the end, or until that is interrupted."""
-    config, tasks = found.config, found.tasks
-    trainer: Trainer | Cloner
-    if config.algo == "bc":
-        trainer = Cloner(config, tasks, parts, restored=state)
-        trainer.run(roll)
-    else:
-        trainer = Trainer(config, tasks, parts, restored=state)
-        roll(trainer, trainer.trials, trainer.begin)
-    if not trainer.is_complete and config.mode == "sync":
+    is_cloning = parts.config.algo == "bc"
+    trainer = Cloner(parts, state) if is_cloning else Trainer(parts, state)
+    trainer.run(roll)
+    if not trainer.is_complete and parts.config.mode == "sync":
         parts.link.save(trainer.counters())
     return Trained(
         run=parts.run,

@@ -8,7 +8,7 @@ collection pauses when a batch is under way, and the learner works on this very 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from hocket.core.data import Episode, Trial
@@ -29,10 +29,9 @@ from hocket.train.collect.curriculum import Curriculum, find_curriculum
 from hocket.train.collect.elsewhere import SiteEvent, WorkGrew
 from hocket.train.collect.plan import Groups
 from hocket.train.collect.trajectories import Trajectories
-from hocket.train.config import TrainConfig
 from hocket.train.learner.learner import Updated
 from hocket.train.log import Movement, Recent, Shares
-from hocket.train.training_run import Parts, TrainingRun
+from hocket.train.training_run import Parts, Roll, TrainingRun
 
 _ERRORS_IN_A_ROW = 50
 """Episodes in a row that may be lost to errors before the run ends with one: an env that never
@@ -62,14 +61,9 @@ class _Trials(TrialQueue):
 class Trainer(TrainingRun):
     """Reads the engine's events; `trials` is the queue that the engine works on."""
 
-    def __init__(
-        self,
-        config: TrainConfig,
-        tasks: Sequence[plan.Task],
-        parts: Parts,
-        restored: Mapping[str, Any] | None = None,
-    ) -> None:
-        super().__init__(config, tasks, parts, restored)
+    def __init__(self, parts: Parts, restored: Mapping[str, Any] | None = None) -> None:
+        super().__init__(parts, restored)
+        config, tasks = parts.config, parts.tasks
         self._link = parts.link
         self.trials = _Trials(self._turn, is_open=parts.sites is not None)
         self._stop: Callable[[], None] = lambda: None
@@ -102,6 +96,10 @@ class Trainer(TrainingRun):
         self._is_finishing = False
         if restored is not None:
             self._curriculum.restore(restored["planned"], restored["starts"])
+
+    def run(self, roll: Roll) -> None:
+        """Train to the end, or until Ctrl-C."""
+        roll(self, self.trials, self._begin)
 
     # -- reader ----------------------------------------------------------------------------------
 
@@ -144,10 +142,9 @@ class Trainer(TrainingRun):
         """True if no new episode may begin, since what there is must be learnt from first."""
         return not self._is_finishing and self._counts.outstanding > self._limit
 
-    def begin(self, engine: Engine) -> bool:
+    def _begin(self, engine: Engine) -> bool:
         """Plan the first episodes, and an evaluation of the start, or the one that an interrupted
-        run owes. A run that was at its end is only evaluated: false where not even that is left
-        for the engine."""
+        run owes. A run that was at its end is only evaluated: False if not even that is left."""
         self._stop = engine.stop
         if self._counts.updates == 0:
             is_due = self._config.eval_every > 0
@@ -232,8 +229,7 @@ class Trainer(TrainingRun):
     # -- learner ---------------------------------------------------------------------------------
 
     def _turn(self) -> None:
-        """Hear the sites, tell the learner what it must know, follow its updates, and keep the
-        lanes busy."""
+        """Hear the sites, tell the learner what it must know, follow its updates, plan."""
         for event in self._sites.news() if self._sites is not None else ():
             self.on(event)
         if self._is_finishing:
