@@ -25,9 +25,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from hocket.adapters.envs.row_tensors import RowTensors, TensorRows, host, pick
-from hocket.adapters.envs.vector import Vector
+from hocket.adapters.envs.vector import Vector, VectorConfig
 from hocket.core.contracts.batched import RowSteps
-from hocket.core.data import Array, TaskInfo
+from hocket.core.data import Array
 from hocket.errors import EnvError
 
 _MANAGERS = (
@@ -41,14 +41,9 @@ _MANAGERS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IsaacLabConfig:
-    """What hocket cannot read off the env."""
-
-    prompt: str = ""
+class IsaacLabConfig(VectorConfig):
     success_term: str = "success"
     """The termination term that means success; episodes without such a term just finish."""
-    max_steps: int | None = None
-    """None leaves the limit to the env's own time-out."""
 
 
 class IsaacLab(Vector):
@@ -58,11 +53,6 @@ class IsaacLab(Vector):
     _prefix = "isaaclab"
     _makes = "ManagerBasedRLEnv"
     _is_made = False
-
-    def tasks(self) -> Sequence[TaskInfo]:
-        return (
-            TaskInfo(name=self._name, prompt=self._config.prompt, max_steps=self._config.max_steps),
-        )
 
     def make_rows(self, task: str, rows: int) -> IsaacRows:
         """Make the env, once: Isaac Sim holds one stage in a process."""

@@ -22,9 +22,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from hocket.adapters.envs.row_tensors import RowTensors, TensorRows, host, pick, put
-from hocket.adapters.envs.vector import VectorConfig
+from hocket.adapters.envs.vector import Vector, VectorConfig
 from hocket.core.contracts.batched import RowSteps
-from hocket.core.data import Array, TaskInfo
+from hocket.core.data import Array
 from hocket.errors import ConfigError, MissingExtraError
 
 
@@ -38,7 +38,7 @@ class ManiSkillConfig(VectorConfig):
     """ManiSkill's own limits are in a wrapper that knows one clock for all rows."""
 
 
-class ManiSkill:
+class ManiSkill(Vector):
     Config: ClassVar = ManiSkillConfig
 
     def __init__(self, argument: str, config: ManiSkillConfig) -> None:
@@ -46,9 +46,6 @@ class ManiSkill:
             raise ConfigError("No task is named. Write maniskill:PickCube-v1, for one.")
         self._name = argument
         self._config = config
-
-    def tasks(self) -> Sequence[TaskInfo]:
-        return (self._config.task(self._name),)
 
     def make_rows(self, task: str, rows: int) -> ManiSkillRows:
         """The env that ManiSkill registers under the name, without its wrappers."""
@@ -132,11 +129,8 @@ class ManiSkillRows(TensorRows):
         env._elapsed_steps[ids] = clocks
         controllers.give_back(ids, tensors)
 
-    def _lead_with(self, seed: Any) -> Any:
+    def _lead_with(self, seed: int) -> int:
         """Set row 0's seed, which torch's generator is seeded with at a reset; return the old."""
-        seeds = getattr(self._env, "_episode_seed", None)
-        if seeds is None or not hasattr(seeds, "__len__") or not len(seeds):
-            return seed
-        old = seeds[0].copy() if hasattr(seeds[0], "copy") else seeds[0]
-        seeds[0] = seed
+        seeds = self._env._episode_seed
+        old, seeds[0] = int(seeds[0]), seed
         return old
