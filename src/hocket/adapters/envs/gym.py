@@ -16,6 +16,7 @@ from gymnasium import spaces
 from hocket.core.data import Array, SuccessRule, TaskInfo
 from hocket.errors import ConfigError, EnvError, MissingExtraError, UnknownNameError
 from hocket.workers.env import gl
+from hocket.workers.suites import find_task
 
 STATE_KEY = "observation/state"
 IMAGE_KEY = "observation/image"
@@ -80,8 +81,7 @@ class Gym:
         )
 
     def make(self, task: str) -> gymnasium.Env[Any, Any]:
-        if task != self._id:
-            raise UnknownNameError(f"This suite has the task {self._id!r}, not {task!r}.")
+        find_task("gym", self.tasks(), task)
         arguments = json.loads(self._config.kwargs)
         if self._config.render:
             arguments.setdefault("render_mode", "rgb_array")
