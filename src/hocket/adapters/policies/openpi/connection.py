@@ -25,13 +25,7 @@ from hocket.adapters.policies.openpi.protocol import (
     find_announcement,
 )
 from hocket.core.codec import unpack
-from hocket.errors import (
-    ConfigError,
-    HocketError,
-    PolicyError,
-    PolicyUnavailableError,
-    WireError,
-)
+from hocket.errors import ConfigError, HocketError, PolicyError, PolicyUnavailableError, WireError
 
 DEFAULT_PORT = 8000
 OPEN_TIMEOUT_S = 10.0
