@@ -24,7 +24,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from hocket.adapters.envs.row_tensors import RowTensors, TensorRows, host, pick
+from hocket.adapters.envs.row_tensors import TensorRows, give_rows_back, host, pick, take_rows
 from hocket.adapters.envs.vector import Vector, VectorConfig
 from hocket.core.contracts.batched import RowSteps
 from hocket.core.data import Array
@@ -74,10 +74,7 @@ class IsaacRows(TensorRows):
             raise EnvError(f"{kind} has no single_action_space: is it a vector env?")
         terms = self._env.termination_manager.active_terms
         self._success = success_term if success_term in terms else None
-        managers = [getattr(self._env, name, None) for name in _MANAGERS]
-        self._tensors = RowTensors(
-            managers, self.rows, skip=[self._env, self._env.scene, self._env.sim]
-        )
+        self._managers = [getattr(self._env, name, None) for name in _MANAGERS]
         self.notes = (
             "Isaac Lab's scene state is restored around each step; its solver's memory of contacts "
             "is not part of it.",
@@ -114,16 +111,18 @@ class IsaacRows(TensorRows):
             )
 
     def _take(self, ids: Any) -> tuple[Any, Any, Any]:
-        scene = pick(self._env.scene.get_state(is_relative=False), ids)
-        return scene, self._tensors.take(ids), self._env.episode_length_buf[ids].clone()
+        env = self._env
+        scene = pick(env.scene.get_state(is_relative=False), ids)
+        kept = take_rows(self._managers, self.rows, ids, skip=[env, env.scene, env.sim])
+        return scene, kept, env.episode_length_buf[ids].clone()
 
     def _give_back(self, ids: Any, taken: tuple[Any, Any, Any]) -> None:
         env = self._env
-        scene, tensors, clocks = taken
+        scene, kept, clocks = taken
         env.scene.reset_to(scene, env_ids=ids, is_relative=False)
         env.scene.write_data_to_sim()
         env.sim.forward()
-        self._tensors.give_back(ids, tensors)
+        give_rows_back(ids, kept)
         env.episode_length_buf[ids] = clocks
 
     @contextmanager

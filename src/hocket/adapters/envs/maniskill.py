@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from hocket.adapters.envs.row_tensors import RowTensors, TensorRows, host, pick, put
+from hocket.adapters.envs.row_tensors import TensorRows, give_rows_back, host, pick, put, take_rows
 from hocket.adapters.envs.vector import Vector, VectorConfig
 from hocket.core.contracts.batched import RowSteps
 from hocket.core.data import Array
@@ -112,22 +112,18 @@ class ManiSkillRows(TensorRows):
 
     def _take(self, ids: Any) -> tuple[Any, Any, Any]:
         env = self._env
-        controllers = RowTensors([env.agent.controller], self.rows, skip=[env, env.scene])
-        return (
-            pick(env.get_state_dict(), ids),
-            env._elapsed_steps[ids].clone(),
-            (controllers, controllers.take(ids)),
-        )
+        kept = take_rows([env.agent.controller], self.rows, ids, skip=[env, env.scene])
+        return pick(env.get_state_dict(), ids), env._elapsed_steps[ids].clone(), kept
 
     def _give_back(self, ids: Any, taken: tuple[Any, Any, Any]) -> None:
         env = self._env
-        state, clocks, (controllers, tensors) = taken
+        state, clocks, kept = taken
         if self._takes_rows:
             env.set_state_dict(state, ids)
         else:
             env.set_state_dict(put(env.get_state_dict(), ids, state))
         env._elapsed_steps[ids] = clocks
-        controllers.give_back(ids, tensors)
+        give_rows_back(ids, kept)
 
     def _lead_with(self, seed: int) -> int:
         """Set row 0's seed, which torch's generator is seeded with at a reset; return the old."""

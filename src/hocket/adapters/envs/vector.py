@@ -96,15 +96,13 @@ class VectorRows:
 
     def reset(self, rows: Array, tasks: Sequence[str], seeds: Sequence[int]) -> None:
         del tasks
-        mask = np.zeros(self.rows, np.bool_)
-        mask[rows] = True
-        all_seeds: list[int | None] = [None] * self.rows
-        for row, seed in zip(rows.tolist(), seeds, strict=True):
-            all_seeds[row] = int(seed)
+        mask = np.isin(np.arange(self.rows), rows)
+        by_row = dict(zip(rows.tolist(), map(int, seeds), strict=True))
         if not self._seen:
             # A vector env begins with all of its rows; those that nobody asked for wait.
-            self._env.reset(seed=[0 if seed is None else seed for seed in all_seeds])
-        seen, _ = self._env.reset(seed=all_seeds, options={"reset_mask": mask})
+            self._env.reset(seed=[by_row.get(row, 0) for row in range(self.rows)])
+        given = [by_row.get(row) for row in range(self.rows)]
+        seen, _ = self._env.reset(seed=given, options={"reset_mask": mask})
         self._see(seen, mask)
         self._ended[rows] = False
 
