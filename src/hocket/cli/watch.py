@@ -46,7 +46,7 @@ def run(arguments: Sequence[str]) -> int:
 
     from hocket import cli
     from hocket.system.exposure import load_tls
-    from hocket.watch.guard import Admission, check_exposure, names_of, new_token, read_key
+    from hocket.watch.guard import check_exposure, new_token, read_key
     from hocket.watch.process import serve_until_signal
     from hocket.watch.server import Watching
 
@@ -57,9 +57,7 @@ def run(arguments: Sequence[str]) -> int:
     key = None if flags.key_file is None else read_key(flags.key_file)
     tls = load_tls(flags.tls_cert, flags.tls_key)
     check_exposure(flags.host, key=key, has_tls=tls is not None)
-    scheme = "http" if tls is None else "https"
-    guard = Admission(token=key or new_token(), hosts=names_of(flags.host), scheme=scheme)
-    settings = Watching(guard=guard, host=flags.host, port=flags.port, tls=tls)
+    settings = Watching(token=key or new_token(), host=flags.host, port=flags.port, tls=tls)
 
     def say(server: WatchServer) -> None:
         sys.stderr.write(f"Watch {flags.folder} at {server.address}\nCtrl-C ends the page alone.\n")

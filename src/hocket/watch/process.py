@@ -19,8 +19,8 @@ from pathlib import Path
 
 from hocket.errors import HocketError
 from hocket.system.child import Child
-from hocket.watch.guard import Admission, new_token
-from hocket.watch.server import Watching, WatchServer, watching
+from hocket.watch.guard import new_token
+from hocket.watch.server import Watching, WatchServer
 
 _START_S = 60.0
 _END_S = 10.0
@@ -45,7 +45,7 @@ async def serve_until_signal(
         loop.add_reader(until, stop.set)
     with contextlib.suppress(OSError):
         os.nice(_NICENESS)
-    async with watching(root, settings, is_one_run=is_one_run) as server:
+    async with WatchServer(root, settings, is_one_run=is_one_run) as server:
         on_ready(server)
         await stop.wait()
 
@@ -76,17 +76,14 @@ class Beside:
 def main() -> None:
     """Serve the page of a folder, as a run starts it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    settings = Watching(guard=Admission(token=new_token()))
 
     def say(server: WatchServer) -> None:
         sys.stdout.write(f"{server.address}\n")
         sys.stdout.flush()
 
-    asyncio.run(
-        serve_until_signal(
-            Path(sys.argv[1]), settings, say, is_one_run="run" in sys.argv[2:], until=0
-        )
-    )
+    folder, is_one_run = Path(sys.argv[1]), "run" in sys.argv[2:]
+    settings = Watching(token=new_token())
+    asyncio.run(serve_until_signal(folder, settings, say, is_one_run=is_one_run, until=0))
 
 
 if __name__ == "__main__":
