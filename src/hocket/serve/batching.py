@@ -56,15 +56,8 @@ class _Waiting:
     row: Row
     view: Observation
     future: asyncio.Future[Served]
-
-
-@dataclass(slots=True, eq=False)
-class _Pace:
-    """How fast the client behind a lane comes back."""
-
-    answered_at: float | None = None
-    think_s: float | None = None
-    """From its last answer to its next row."""
+    think_s: float | None
+    """Seconds from the last answer of its lane to this row."""
 
 
 class Batcher:
@@ -87,7 +80,7 @@ class Batcher:
                 cores=NO_CONTENTION, max_batch=spec.max_batch, concurrency=spec.concurrency
             )
         )
-        self._closed_loop = ClosedLoop(spec.max_batch)
+        self._closed_loop = ClosedLoop(spec.max_batch, self._scheduler.latency)
         self._waits_for_clients = spec.concurrency == 1
         self._inference = Inference([policy], [name], deadline=deadline)
         self._metrics = metrics
@@ -97,8 +90,8 @@ class Batcher:
         self._max_batch = spec.max_batch
         self._waiting: dict[int, _Waiting] = {}
         """Rows that wait or are being inferred, by lane."""
-        self._paces: dict[int, _Pace] = {}
-        """One for every open lane."""
+        self._answered_at: dict[int, float] = {}
+        """When each open lane had its last answer."""
         self._jobs: dict[int, tuple[int, ...]] = {}
         """Lanes of the batches that are being inferred."""
         self._lane_ids = itertools.count()
@@ -112,7 +105,7 @@ class Batcher:
         self._timer: asyncio.TimerHandle | None = None
         self._is_pumping = False
         self._warming: asyncio.Future[None] | None = None
-        self._watching: asyncio.TimerHandle | None = None
+        self._watching: asyncio.Task[None] | None = None
         self._hung: PolicyUnavailableError | None = None
         """Why nothing is answered any more: the policy never returned."""
 
@@ -125,6 +118,7 @@ class Batcher:
                 loop.call_soon_threadsafe(self._take_answers)
 
         self._inference.start(wake)
+        self._watching = loop.create_task(self._watch())
 
     async def warm_up(self, row: Row, view: Observation) -> None:
         """Try every batch shape with one row, so that no client pays for a first call. To be
@@ -140,7 +134,6 @@ class Batcher:
             action_size=self._size(row),
         )
         self._inference.warm_up(job, [*sizes, self._max_batch])
-        self._watch()
         try:
             await self._warming
         finally:
@@ -148,14 +141,12 @@ class Batcher:
 
     def open_lane(self) -> int:
         """A new lane, on which one row at a time may wait."""
-        lane = next(self._lane_ids)
-        self._paces[lane] = _Pace()
-        return lane
+        return next(self._lane_ids)
 
     def close_lane(self, lane: int) -> None:
         """Forget a lane whose client is gone. A waiting row is dropped; one in a batch is computed
         in vain."""
-        self._paces.pop(lane, None)
+        self._answered_at.pop(lane, None)
         waiting = self._waiting.pop(lane, None)
         if waiting is not None:
             waiting.future.cancel()
@@ -185,12 +176,11 @@ class Batcher:
         now = time.perf_counter()
         futures = []
         for lane, name, row, view in zip(lanes, names, rows, views, strict=True):
-            pace = self._paces.get(lane)
-            if pace is not None and pace.answered_at is not None:
-                pace.think_s = now - pace.answered_at
+            answered_at = self._answered_at.get(lane)
+            think_s = None if answered_at is None else now - answered_at
             future: asyncio.Future[Served] = self._loop.create_future()
             futures.append(future)
-            self._waiting[lane] = _Waiting(name, row, view, future)
+            self._waiting[lane] = _Waiting(name, row, view, future, think_s)
             is_alone = self._suspects.is_alone(name)
             if is_alone:
                 self._inferred_alone[row.session] = name
@@ -239,16 +229,11 @@ class Batcher:
         if self._warming is not None and not self._warming.done():
             self._warming.set_exception(error)
 
-    def _watch(self) -> None:
-        """Look again in `WATCH_S` for calls that take too long: they wake nobody."""
-        if self._watching is None and self._loop is not None:
-            self._watching = self._loop.call_later(WATCH_S, self._look)
-
-    def _look(self) -> None:
-        self._watching = None
-        self._take_answers()
-        if self._hung is None and (self._jobs or self._warming is not None):
-            self._watch()
+    async def _watch(self) -> None:
+        """Look for calls that take too long: they wake nobody."""
+        while self._hung is None:
+            await asyncio.sleep(WATCH_S)
+            self._take_answers()
 
     def _pump_soon(self) -> None:
         # Requests that came in the same turn of the loop are seen together.
@@ -278,11 +263,9 @@ class Batcher:
                     rows=tuple(one.row for one in waiting),
                     views=[one.view for one in waiting],
                     action_size=self._size(waiting[0].row),
-                    expected_s=self._closed_loop.latency.predict(len(waiting)),
+                    expected_s=self._scheduler.latency.predict(len(waiting)),
                 )
             )
-        if self._jobs:
-            self._watch()
         wake = self._scheduler.wake_at(now)
         if wake is not None:
             self._pump_at(wake, now)
@@ -304,8 +287,6 @@ class Batcher:
                 self._answered(answer)
                 continue
             self._scheduler.seed_latency(answer.latencies)
-            for size, seconds in answer.latencies.items():
-                self._closed_loop.latency.observe(size, seconds)
             if self._warming is not None and not self._warming.done():
                 if answer.error is not None:
                     self._warming.set_exception(answer.error)
@@ -322,16 +303,14 @@ class Batcher:
         else:
             self._scheduler.inferred(len(lanes), seconds, now)
             self._metrics.inferred(len(lanes), seconds)
-            self._closed_loop.latency.observe(len(lanes), seconds)
         self._blame(answer, lanes)
         for i, lane in enumerate(lanes):
-            pace = self._paces.get(lane)
             waiting = self._waiting.pop(lane, None)
-            if pace is None or waiting is None:
+            if waiting is None:  # its client is gone
                 continue
-            pace.answered_at = now
+            self._answered_at[lane] = now
             self._scheduler.leave(lane)
-            self._closed_loop.answered(lane, pace.think_s, seconds, now)
+            self._closed_loop.answered(lane, waiting.think_s, seconds, now)
             if not waiting.future.done():
                 waiting.future.set_result(
                     Served(
