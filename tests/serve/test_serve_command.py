@@ -17,8 +17,8 @@ from websockets.sync.client import connect
 import hocket
 from hocket.core.codec import pack, unpack
 from hocket.errors import ConfigError, UsageError
-from hocket.serve.server import check_exposure, is_admitted, load_keys
-from hocket.system.exposure import load_tls
+from hocket.serve.server import is_admitted, load_keys
+from hocket.system.exposure import check_exposure, load_tls
 from support.processes import DEADLINE_S as WAIT_S
 from support.processes import wait_until
 from support.serve_command import command
@@ -121,12 +121,11 @@ def test_port_that_is_taken_is_told_in_a_sentence() -> None:
 
 def test_nothing_without_a_key_listens_beyond_loopback() -> None:
     for host in ("0.0.0.0", "::", "10.1.2.3", "robot.local"):
-        with pytest.raises(UsageError, match="--key-file"):
-            check_exposure(host, (), insecure=False)
-        check_exposure(host, (), insecure=True)
-        check_exposure(host, ("k",), insecure=False)
+        with pytest.raises(UsageError, match=f"{host} can be reached .* a key"):
+            check_exposure(host, is_guarded=False, advice="Give a key.")
+        check_exposure(host, is_guarded=True, advice="")
     for host in ("127.0.0.1", "::1", "localhost"):
-        check_exposure(host, (), insecure=False)
+        check_exposure(host, is_guarded=False, advice="")
 
 
 def test_keys_come_from_a_file_or_the_environment(

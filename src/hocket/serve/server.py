@@ -14,10 +14,9 @@ import hmac
 import itertools
 import logging
 import os
-import signal
 import ssl
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Self, cast
@@ -30,14 +29,12 @@ from hocket.core.codec import pack
 from hocket.errors import (
     HocketError,
     PolicyUnavailableError,
-    UsageError,
     WireError,
 )
 from hocket.serve.backend import Backend
 from hocket.serve.batching import Overloaded
 from hocket.serve.clients import Caller, CameTwice
 from hocket.serve.metrics import Metrics
-from hocket.system.exposure import is_loopback
 from hocket.system.key_file import API_KEY_VARIABLE, read_keys
 
 PING_INTERVAL_S = 20.0
@@ -263,21 +260,6 @@ async def _refuse(connection: ServerConnection, exc: Exception) -> None:
         await connection.close(CLOSE_INTERNAL_ERROR, ERROR_REASON)
 
 
-async def serve_until_signal(
-    backend: Backend,
-    listening: ServeOptions,
-    metrics: Metrics,
-    on_ready: Callable[[PolicyServer], object],
-) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    async with PolicyServer(backend, listening, metrics) as server:
-        on_ready(server)
-        await stop.wait()
-
-
 def is_admitted(header: str | None, keys: Sequence[str]) -> bool:
     """True where an Authorization header carries one of the keys, or there are none."""
     if not keys:
@@ -299,13 +281,3 @@ def load_keys(file: str | None) -> tuple[str, ...]:
         return tuple(read_keys(file))
     key = os.environ.get(API_KEY_VARIABLE, "").strip()
     return (key,) if key else ()
-
-
-def check_exposure(host: str, keys: Sequence[str], *, insecure: bool) -> None:
-    """Refuse to listen beyond loopback without a key, unless the user insists."""
-    if keys or insecure or is_loopback(host):
-        return
-    raise UsageError(
-        f"{host} can be reached from other machines. Give a --key-file (or {API_KEY_VARIABLE}), or "
-        f"say --insecure to serve anyone who can connect."
-    )
