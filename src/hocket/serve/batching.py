@@ -71,7 +71,7 @@ class Batcher:
         *,
         max_queue: int,
         action_size: int | None,
-        deadline: InferDeadline | None = None,
+        deadline: InferDeadline,
     ) -> None:
         """A policy whose `infer` misses the `deadline` is given up; callers are told."""
         spec = policy.spec
@@ -101,7 +101,6 @@ class Batcher:
         self._suspects = Suspects()
         self._inferred_alone: dict[str, str] = {}
         """Sessions of suspects, and the name of each."""
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._is_pumping = False
         self._warming: asyncio.Future[None] | None = None
@@ -110,7 +109,7 @@ class Batcher:
         """Why nothing is answered any more: the policy never returned."""
 
     def start(self) -> None:
-        loop = self._loop = asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
 
         def wake() -> None:
             # The loop may be gone while a long call still runs: then nobody waits for it.
@@ -123,9 +122,8 @@ class Batcher:
     async def warm_up(self, row: Row, view: Observation) -> None:
         """Try every batch shape with one row, so that no client pays for a first call. To be
         called before the first `submit`."""
-        assert self._loop is not None
         sizes = [1 << n for n in range(self._max_batch.bit_length()) if 1 << n < self._max_batch]
-        self._warming = self._loop.create_future()
+        self._warming = asyncio.get_running_loop().create_future()
         job = Job(
             number=next(self._job_numbers),
             queue=(signature(view), self._size(row), None),
@@ -164,7 +162,6 @@ class Batcher:
         """Queue rows of one signature, all or none (Overloaded), and return their future answers.
         Names say whose trial a row is of: after a batch that moved state and raised, rows of these
         names share no batch until one of them raises alone, or their sessions end."""
-        assert self._loop is not None
         if self._hung is not None:
             raise self._hung
         if len(self._waiting) + len(rows) > self._max_queue:
@@ -174,13 +171,12 @@ class Batcher:
             )
         seen = signature(views[0])
         now = time.perf_counter()
-        futures = []
+        futures: list[asyncio.Future[Served]] = []
         for lane, name, row, view in zip(lanes, names, rows, views, strict=True):
             answered_at = self._answered_at.get(lane)
             think_s = None if answered_at is None else now - answered_at
-            future: asyncio.Future[Served] = self._loop.create_future()
-            futures.append(future)
-            self._waiting[lane] = _Waiting(name, row, view, future, think_s)
+            futures.append(asyncio.get_running_loop().create_future())
+            self._waiting[lane] = _Waiting(name, row, view, futures[-1], think_s)
             is_alone = self._suspects.is_alone(name)
             if is_alone:
                 self._inferred_alone[row.session] = name
@@ -237,9 +233,9 @@ class Batcher:
 
     def _pump_soon(self) -> None:
         # Requests that came in the same turn of the loop are seen together.
-        if not self._is_pumping and self._loop is not None:
+        if not self._is_pumping:
             self._is_pumping = True
-            self._loop.call_soon(self._pump)
+            asyncio.get_running_loop().call_soon(self._pump)
 
     def _pump(self) -> None:
         self._is_pumping = False
@@ -271,8 +267,8 @@ class Batcher:
             self._pump_at(wake, now)
 
     def _pump_at(self, when: float, now: float) -> None:
-        assert self._loop is not None
-        self._timer = self._loop.call_later(max(0.0, when - now), self._pump)
+        wait_s = max(0.0, when - now)
+        self._timer = asyncio.get_running_loop().call_later(wait_s, self._pump)
 
     def _take_answers(self) -> None:
         try:

@@ -116,12 +116,10 @@ def _has_spec(policy: Policy) -> None:
     spec = policy.spec
     require(isinstance(spec, PolicySpec), f"It is a {type(spec).__name__}.")
     require(spec.chunk_length >= 0, f"chunk_length is {spec.chunk_length}.")
-    for name in ("history", "max_batch", "concurrency"):
+    for name in ("history", "max_batch", "concurrency", "action_size", "replan"):
         value = getattr(spec, name)
-        require(isinstance(value, int) and value >= 1, f"{name} is {value!r}.")
-    for name in ("action_size", "replan"):
-        value = getattr(spec, name)
-        require(value is None or (isinstance(value, int) and value >= 1), f"{name} is {value!r}.")
+        is_unsaid = value is None and name in ("action_size", "replan")
+        require(is_unsaid or (isinstance(value, int) and value >= 1), f"{name} is {value!r}.")
     if spec.replan is not None and spec.chunk_length:
         require(
             spec.replan <= spec.chunk_length,

@@ -225,11 +225,9 @@ def find_twin(folder: Path, mine: Cells, *, most: int = 50) -> tuple[str, Cells]
             continue
         with contextlib.suppress(RunFolderError, sqlite3.Error):
             cells = Cells(sibling)
-            if cells.planned() != len(mine.plan):
-                cells.close()
-                continue
-            cells.update()
-            if mine.plan.matched(cells.plan) is not None:
-                return sibling.name, cells
+            if cells.planned() == len(mine.plan):
+                cells.update()
+                if mine.plan.matched(cells.plan) is not None:
+                    return sibling.name, cells
             cells.close()
     return None
