@@ -123,7 +123,7 @@ def open_recorded(folder: Path, report: Report | None = None) -> RecordedRun:
             for task, spec in specs.items()
             if spec.cameras and is_rendered_later(spec.abilities)
         ),
-        labels={trial: label.text for trial, label in load_labels(root.root).items()},
+        labels=load_labels(root.root),
         timing=timing,
         damage=damage,
     )
