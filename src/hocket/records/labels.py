@@ -23,7 +23,7 @@ def labels_file(folder: Path) -> Path:
 
 
 def add_label(folder: Path, trial: Trial, attempt: int, text: str) -> None:
-    """Label the episode of the attempt that was looked at; no words take its label away. One line is
+    """Label the episode of an attempt that was looked at; no words take its label away. A line is
     written at once, so that several people may label at the same time."""
     words = " ".join(text.split())
     if len(words) > LONGEST:

@@ -21,7 +21,7 @@ from hocket.results.comparing.side import Side
 from hocket.results.motion import Motion, motion_of
 from hocket.results.report import Report
 from hocket.results.scores import Score
-from hocket.results.tables import UNDEFINED, ResultTable, TableRow, number, percent, percent_range
+from hocket.results.tables import UNDEFINED, ResultTable, TableRow, interval_text, number, percent
 from hocket.system.durable import write_atomic
 
 _MOTION = ("age\n(steps)", "jump", "within\nchunks", "jerk", "robot s")
@@ -223,11 +223,7 @@ def _motion(folder: Path) -> Motion | None:
 def _score_cells(score: Score) -> tuple[str, ...]:
     is_return = score.success.n == 0 and score.finished > 0
     interval = score.returns.interval if is_return else score.success.interval
-    shown = UNDEFINED
-    if interval is not None and is_return:
-        shown = f"[{number(interval.low)}, {number(interval.high)}]"
-    elif interval is not None:
-        shown = percent_range(interval.low, interval.high)
+    shown = interval_text(interval, percents=not is_return)
     value = number(score.returns.value) if is_return else percent(score.rate)
     return (f"{score.success.n or score.n:,}", value, shown, f"{score.errors:,}")
 

@@ -7,7 +7,7 @@ from hocket.results import stats
 from hocket.results.page.episodes import Listed
 from hocket.results.page.markup import Markup, Section, join, tag
 from hocket.results.recorded import RecordedRun
-from hocket.results.tables import percent, percent_range
+from hocket.results.tables import interval_text, percent
 
 _LINKS = 8
 """Episodes of a label that are linked to."""
@@ -43,7 +43,6 @@ def label_section(run: RecordedRun, listed: Listed) -> Section | None:
 
 def _row(label: str, some: list[Episode], labelled: int, listed: Listed) -> Markup:
     rate = stats.rate(len(some), labelled)
-    assert rate.interval is not None
     links = [
         tag("a", str(e.trial.seed), href=f"#{listed.anchors[e.trial]}", title=e.trial.id)
         for e in some
@@ -55,6 +54,6 @@ def _row(label: str, some: list[Episode], labelled: int, listed: Listed) -> Mark
         tag("td", label),
         tag("td", f"{len(some):,}", class_="n"),
         tag("td", percent(rate.value)),
-        tag("td", percent_range(rate.interval.low, rate.interval.high)),
+        tag("td", interval_text(rate.interval)),
         tag("td", *(join(link, " ") for link in links), f"and {more:,} more" if more else None),
     )

@@ -42,7 +42,7 @@ from hocket.results.page.videos import video_section
 from hocket.results.recorded import RecordedRun, open_recorded
 from hocket.results.report import Report
 from hocket.results.scores import Score
-from hocket.results.tables import number, percent, percent_range
+from hocket.results.tables import interval_text, number, percent
 from hocket.system.durable import write_atomic
 
 FILE_NAME = "report.html"
@@ -99,7 +99,7 @@ def _headline(score: Score) -> Iterable[Child]:
     interval = score.success.interval
     if score.rate is not None and interval is not None:
         yield tag("div", f"{100 * score.rate:.1f}", tag("small", " %"), class_="big")
-        bounds = percent_range(interval.low, interval.high)
+        bounds = interval_text(interval)
         yield tag(
             "p", "success, 95 % interval ", tag("b", bounds), f", n = {score.success.n:,}",
             class_="big-note",
@@ -111,7 +111,7 @@ def _headline(score: Score) -> Iterable[Child]:
     if score.returns.value is not None:
         yield tag("div", number(score.returns.value), class_="big")
         spread = score.returns.interval
-        bounds = f", 95 % interval [{number(spread.low)}, {number(spread.high)}]" if spread else ""
+        bounds = f", 95 % interval {interval_text(spread, percents=False)}" if spread else ""
         yield tag("p", f"mean return{bounds}, n = {score.n:,}", class_="big-note")
         yield tag("p", "The env tells no success, so there is no rate.", class_="big-note")
         return
@@ -210,12 +210,10 @@ def score_row(label: str, score: Score, *, judged: bool, strong: bool = False) -
     if judged:
         interval, value = score.success.interval, score.rate
         text = percent(value)
-        bounds = percent_range(interval.low, interval.high) if interval else ""
         kind, n = "success", score.success.n
     else:
         interval, value = score.returns.interval, score.returns.value
         text = number(value)
-        bounds = f"[{number(interval.low)}, {number(interval.high)}]" if interval else ""
         kind, n = "finished", score.n
     return IntervalRow(
         label=label,
@@ -223,7 +221,7 @@ def score_row(label: str, score: Score, *, judged: bool, strong: bool = False) -
         low=interval.low if interval else None,
         high=interval.high if interval else None,
         text=text,
-        bounds=bounds,
+        bounds=interval_text(interval, percents=judged) if interval else "",
         count=f"n = {n:,}{errors}",
         strong=strong,
         kind=kind,
