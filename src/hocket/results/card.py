@@ -97,10 +97,6 @@ class Card:
         return cls(report=report, trials=tuple(trials), independent_starts=is_independent)
 
     @property
-    def claim(self) -> Claim:
-        return self.report.claim
-
-    @property
     def episodes(self) -> dict[Trial, Episode]:
         return {episode.trial: episode for episode in self.report.episodes}
 

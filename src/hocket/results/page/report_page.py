@@ -12,6 +12,7 @@ from hocket.core.data import Outcome
 from hocket.records.folder import RunFolder
 from hocket.results.page.charts import (
     IntervalRow,
+    extent,
     histogram,
     interval_chart,
     legend,
@@ -27,8 +28,7 @@ from hocket.results.page.episodes import (
     outcome_grid,
     shown_tasks,
 )
-from hocket.results.page.faults import fault_section
-from hocket.results.page.labels import label_section
+from hocket.results.page.faults import fault_section, label_section
 from hocket.results.page.markup import (
     Child,
     Markup,
@@ -63,17 +63,18 @@ def report_page(run: RecordedRun) -> str:
     listed = Listed.of(run)
     sections = [
         _success_section(run),
-        _grid_section(run, listed),
+        Section(
+            anchor="outcomes",
+            title="Outcomes",
+            lead="A row for each task, a cell for each trial by seed; a cell leads to its episode.",
+            body=outcome_grid(run, listed),
+        ),
         video_section(run, listed),
         label_section(run, listed),
         _length_section(run),
         speed_section(run),
         fault_section(run, listed),
-        Section(
-            anchor="episodes",
-            title="Episodes",
-            body=episode_table(run, listed),
-        ),
+        Section(anchor="episodes", title="Episodes", body=episode_table(run, listed)),
         _facts_section(run),
     ]
     return document(
@@ -195,7 +196,7 @@ def _success_section(run: RecordedRun) -> Section:
 
 
 def _returns(rows: list[IntervalRow]) -> Markup:
-    known = [x for row in rows for x in (row.low, row.value, row.high) if x is not None]
+    known = extent(rows)
     low, high = (min(known), max(known)) if known else (0.0, 1.0)
     low, high = min(low, 0.0), max(high, 0.0)
     low, high = (-nice_ceiling(-low) if low < 0 else 0.0), (nice_ceiling(high) if high > 0 else 0.0)
@@ -218,22 +219,12 @@ def score_row(label: str, score: Score, *, judged: bool, strong: bool = False) -
     return IntervalRow(
         label=label,
         value=value,
-        low=interval.low if interval else None,
-        high=interval.high if interval else None,
+        interval=interval,
         text=text,
         bounds=interval_text(interval, percents=judged) if interval else "",
         count=f"n = {n:,}{errors}",
         strong=strong,
         kind=kind,
-    )
-
-
-def _grid_section(run: RecordedRun, listed: Listed) -> Section:
-    return Section(
-        anchor="outcomes",
-        title="Outcomes",
-        lead="A row for each task, a cell for each trial by seed; a cell leads to its episode.",
-        body=outcome_grid(run, listed),
     )
 
 
