@@ -73,7 +73,7 @@ def test_an_attempt_that_fails_is_retried_by_the_driver(tmp_path: Path) -> None:
 def test_an_env_that_ignores_its_seed_is_found_at_a_site(tmp_path: Path) -> None:
     config = toys(env=("support.seeding_env:make",), env_config={"way": "unseeded"})
     report = run_on(config, tmp_path / "run", ThreadSites(1))
-    assert report.unseeded == ("support.seeding_env:make",)
+    assert report.claim.unseeded == ("support.seeding_env:make",)
 
 
 @pytest.mark.parametrize("is_shared", [True, False])
