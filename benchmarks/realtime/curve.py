@@ -124,7 +124,7 @@ def run_method(given: argparse.Namespace, policy: Path, method: str) -> dict[str
         },
         None,
     )
-    assert jobs is not None, "a curve needs several delays"
+    assert len(jobs.runs) > 1, "a curve needs several delays"
     folder = given.out / method.replace(":", "-")
     table = run_jobs(jobs, folder, readers=lambda _: [ProgressDisplay(quiet=True)])
     print(f"--method {method}\n{table.table().text(140)}\n", flush=True)
