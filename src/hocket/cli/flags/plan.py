@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal
 
@@ -96,16 +96,19 @@ class RunPlan(Generic[SubjectT]):
         return [*lines, f"folder: {folder} ({state})", f"output: {how}"]
 
 
-def _settings(config: Any) -> str:
+def _settings(config: Any, head: str = "") -> str:
+    """The fields that differ from their defaults, those of a field's own fields by both names."""
     found = []
     for one in fields(config):
         factory = one.default_factory
         default = one.default if factory is MISSING else factory()
         value = getattr(config, one.name)
-        if value != default:
+        if is_dataclass(value):
+            found.append(_settings(value, f"{head}{one.name}."))
+        elif value != default:
             shown = ",".join(map(str, value)) if isinstance(value, tuple) else value
-            found.append(f"{one.name}={shown}")
-    return " ".join(found)
+            found.append(f"{head}{one.name}={shown}")
+    return " ".join(filter(None, found))
 
 
 def _readers_of(named: tuple[str, ...]) -> tuple[str, ...]:
