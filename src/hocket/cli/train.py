@@ -66,6 +66,9 @@ def run(arguments: Sequence[str]) -> int:
     from hocket.train.loop import train
 
     (config,) = plan.runs.values()
+    _require_device("--device", config.device)
+    if plan.machines is None:
+        _require_device("--collect-device", config.collect_device)
     folder = plan.out
     if folder is None or not plan.is_resumed:
         folder = new_folder(plan.out, config.env, config.policy)
@@ -85,6 +88,17 @@ def run(arguments: Sequence[str]) -> int:
         told = f"The last weights: hocket eval --env ... --policy {latest(folder)}"
     Console().print(f"Run folder: {folder}\n{told}", highlight=False, soft_wrap=True)
     return OK
+
+
+def _require_device(flag: str, name: str) -> None:
+    """Raise where this machine has no such device."""
+    import torch
+
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as exc:
+        why = str(exc).partition("\n")[0].rstrip(".")
+        raise UsageError(f"{flag} {name} is no device that can be used here: {why}.") from exc
 
 
 def plan_of(arguments: Sequence[str]) -> RunPlan[TrainConfig]:
