@@ -317,7 +317,7 @@ def _run_drawn(verb: Verb, count: int, desk: Path, monkeypatch: pytest.MonkeyPat
 
 
 # Together 60, in parts that several processes of pytest can share.
-@pytest.mark.parametrize("count", [16, 16, 16])
+@pytest.mark.parametrize("count", [17, 16, 15])
 def test_drawn_pairs_of_eval_really_run(
     desk: Path, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:

@@ -40,6 +40,9 @@ if TYPE_CHECKING:
     from hocket.runs.elsewhere import Elsewhere
     from hocket.runs.run import Run
 
+_WIDEST = 1000
+"""Columns of text that a table of runs may have; it has fewer."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Eval(RunFlags, FileFlags):
@@ -227,8 +230,10 @@ def _make_jobs(plan: RunPlan[EvalConfig]) -> int:
 def _show_table(table: ArmTable, folder: Path) -> None:
     from hocket.results.terminal import Console
 
-    console = Console()
-    console.print(table.table().rich())
+    console, shown_table = Console(), table.table().rich()
+    # Lines that a narrow terminal breaks say more than columns that are left out.
+    whole = console.measure(shown_table, options=console.options.update(max_width=_WIDEST)).maximum
+    Console(width=max(console.width, whole)).print(shown_table)
     for name, why in table.failed:
         console.print(f"{name}: {why}", highlight=False, style="red")
     for arm in table.arms:
