@@ -200,7 +200,7 @@ def _make_jobs(plan: RunPlan[EvalConfig]) -> int:
     """Make the runs of a plan, and compare them with their base where they have one."""
     from hocket.records.run_file import new_folder
     from hocket.results.showing.progress import ProgressDisplay
-    from hocket.runs.jobs import run_jobs
+    from hocket.runs.evaluation import run_jobs
 
     first = next(iter(plan.runs.values()))
     out = plan.out or new_folder(None, first.env, first.policy)

@@ -15,6 +15,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
+import shutil
+import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -33,7 +36,6 @@ from hocket.engine.inferring.inference import Inference
 from hocket.engine.loop import Engine
 from hocket.engine.scheduling.scheduler import Scheduler, SchedulerConfig
 from hocket.errors import UnknownNameError, UsageError
-from hocket.runs.interpreters import examine_python
 from hocket.runs.policies import inference_of, load_policy
 from hocket.runs.probe import Probe, probe, retried
 from hocket.runs.subject import Subject
@@ -44,8 +46,15 @@ from hocket.workers.local.runtime import Lent, LocalRuntime
 from hocket.workers.suites import has_rows
 
 ROWS = 256
-"""Rows of a batched simulator where the user does not say. Chosen by hand: enough for a GPU's step
-to be shared by many, few enough for any machine; docs/batched.md has the throughput of others."""
+"""Rows of a batched simulator where the user does not say: enough for a GPU's step to be shared by
+many, few enough for any machine; docs/batched.md has the throughput of others."""
+_EXAMINE = """
+import importlib.util, json, sys
+missing = [name for name in sys.argv[1:] if importlib.util.find_spec(name) is None]
+print(json.dumps({"version": sys.version_info[:2], "missing": missing}))
+"""
+_NEEDED = ("numpy",)
+_OLDEST = [3, 10]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -344,3 +353,29 @@ def _is_env(build: Any) -> bool:
     """True if a class is that of an env, and so of one task: a suite of tasks has other methods."""
     is_suite = hasattr(build, "tasks") and (hasattr(build, "make") or hasattr(build, "make_rows"))
     return isinstance(build, type) and hasattr(build, "step") and not is_suite
+
+
+def examine_python(python: str, *wanted: str) -> list[str]:
+    """Which of the wanted modules another interpreter lacks; refuses one that cannot host envs."""
+    executable = shutil.which(python)
+    if executable is None:
+        raise UsageError(f"There is no Python interpreter at {python!r}. Check --env-python.")
+    command = [executable, "-c", _EXAMINE, *_NEEDED, *wanted]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        answer = json.loads(done.stdout)
+        version, missing = answer["version"], answer["missing"]
+    except (OSError, subprocess.SubprocessError, ValueError, TypeError, KeyError) as error:
+        raise UsageError(f"{python!r} is no Python interpreter. Check --env-python.") from error
+    if version < _OLDEST:
+        raise UsageError(
+            f"--env-python {python} is Python {version[0]}.{version[1]}; workers need 3.10 or "
+            "later."
+        )
+    needed = [name for name in _NEEDED if name in missing]
+    if needed:
+        raise UsageError(
+            f"--env-python {python} lacks {' and '.join(needed)}. Run: {python} -m pip install "
+            f"{' '.join(needed)}"
+        )
+    return [name for name in wanted if name in missing]

@@ -17,9 +17,8 @@ from hocket.records.folder import RunFolder
 from hocket.records.state_rows import KeptStates
 from hocket.records.video.rerender import Rendered, RenderJob, VideoWorkersConfig, rerender
 from hocket.records.video.selection import VideoSelection
-from hocket.runs.assembly import Assembly
+from hocket.runs.assembly import Assembly, examine_python
 from hocket.runs.config import EvalConfig
-from hocket.runs.interpreters import examine_python
 from hocket.system import machine
 from hocket.system.durable import TEMPORARY
 from hocket.workers.fleet import Borrowed, Fleet

@@ -23,8 +23,8 @@ from hocket.cli.flags.values import Pairs, Words, Yaml
 class Flag:
     """A flag to be: its type, its default (MISSING where it is required) and its help."""
 
-    annotation: Any
-    default: Any
+    annotation: object
+    default: object
     help: Callable[[], str | None] | None
     """Its text is made where it is shown: to find it in the source takes as long as all else."""
 
