@@ -153,7 +153,7 @@ class CameraFiles:
         self._mux(self._file, self._file.stream.encode(picture))
         self._frames += 1
 
-    def _mux(self, file: _VideoFile, packets: Sequence[Packet]) -> None:
+    def _mux(self, file: _VideoFile, packets: Sequence[Packet[VideoStream]]) -> None:
         for packet in packets:
             self._written += packet.size
             file.container.mux(packet)
