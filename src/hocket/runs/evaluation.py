@@ -135,14 +135,8 @@ def _run_arm(
     readers: Callable[[], Sequence[Reader]],
     elsewhere: Elsewhere | None,
 ) -> Arm:
-    own = folder / arm.folder
     try:
-        if RunFolder.at(own).ledger.exists():
-            run = Run.open(own)
-            _refuse_changed(config, run.config, own)
-        else:
-            run = Run.new(config, own)
-        with run, contextlib.ExitStack() as stack:
+        with open_run(config, folder / arm.folder) as run, contextlib.ExitStack() as stack:
             followers = readers()
             for reader in followers:
                 stack.callback(reader.close)
@@ -152,17 +146,28 @@ def _run_arm(
     return dataclasses.replace(arm, report=report)
 
 
-def _refuse_changed(config: EvalConfig, found: EvalConfig, folder: Path) -> None:
-    asked = config
+def open_run(config: EvalConfig, folder: Path) -> Run:
+    """Go on with the run in a folder, or plan it there. Another configuration than it was begun
+    with is refused, but for another deadline of the policy."""
+    if not RunFolder.at(folder).ledger.exists():
+        return Run.new(config, folder)
+    run = Run.open(folder, infer_timeout_s=config.infer_timeout_s)
+    asked = dataclasses.replace(config, infer_timeout_s=run.config.infer_timeout_s)
     if asked.delay == MEASURED:  # what was measured when the run began
-        asked = dataclasses.replace(asked, delay=found.delay)
-    for field in dataclasses.fields(EvalConfig):
-        ours, theirs = getattr(asked, field.name), getattr(found, field.name)
-        if ours != theirs:
-            raise ConfigError(
-                f"{folder} holds a run with another {field.name}: {theirs!r}, now {ours!r}. Give "
-                f"the run another name, or remove the folder."
-            )
+        asked = dataclasses.replace(asked, delay=run.config.delay)
+    ours, theirs = dataclasses.asdict(asked), dataclasses.asdict(run.config)
+    differ = [
+        f"{name} ({theirs[name]!r}, now {ours[name]!r})"
+        for name in ours
+        if ours[name] != theirs[name]
+    ]
+    if differ:
+        run.close()
+        raise ConfigError(
+            f"{folder} holds a run with another {' and '.join(differ)}. Give the run another name, "
+            f"or remove the folder."
+        )
+    return run
 
 
 def _class_name(kind: type) -> str:

@@ -89,7 +89,13 @@ class Rollout:
         fleet = fleets.lend(
             self.assembly.runtime,
             worker,
-            _watching(config, self.lanes),
+            FleetConfig(
+                lanes=self.lanes,
+                step_timeout_s=config.step_timeout_s,
+                start_timeout_s=config.start_timeout_s,
+                worker_memory=config.worker_memory,
+                recycle_after=config.recycle_after,
+            ),
             where=(config.runtime, config.runtime_config),
         )
         plan = EnginePlan(
@@ -182,16 +188,6 @@ def _check_continues(policy: Policy, method: str, name: str) -> None:
         )
     if not policy.spec.chunk_length:
         raise UsageError(f"--method {method} needs a policy that says how long its chunks are.")
-
-
-def _watching(config: EvalConfig, lanes: int) -> FleetConfig:
-    return FleetConfig(
-        lanes=lanes,
-        step_timeout_s=config.step_timeout_s,
-        start_timeout_s=config.start_timeout_s,
-        worker_memory=config.worker_memory,
-        recycle_after=config.recycle_after,
-    )
 
 
 def fixed_delay(config: EvalConfig, assembly: Assembly) -> EvalConfig:
