@@ -23,7 +23,7 @@ from hocket.cli.flags.flag import flags_of
 from hocket.cli.flags.parse import Parsed, knobs_of, parse_run
 from hocket.cli.flags.plan import RunPlan
 from hocket.cli.train import Train, plan_training
-from hocket.errors import HocketError
+from hocket.errors import HocketError, UsageError
 from hocket.records.run_file import load_run
 from hocket.runs.config import EvalConfig
 from hocket.runs.sites import SiteConfig
@@ -141,6 +141,21 @@ def test_each_flag_of_a_pair_shows_its_effect_or_the_pair_is_refused(
     _check_whole(verb, names, effects, refused)
     assert [f"{pair}: {told}" for pair, told in refused.items() if not _is_told(told)] == []
     assert len(refused) < len(names) * len(names) / 4
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--machines", "local:1", "--site.cpus", "2"], "--site.cpus belongs to --machines ray"),
+        (["--machines", "ray", "--site.key-file", "k"], "--site.key-file belongs to --machines l"),
+        (["--sites", "2"], "name the machines too"),
+        (["--alpha", "0.1"], "alpha belongs to until='decided'"),
+        (["--delay", "2"], "needs a --method"),
+    ],
+)
+def test_a_flag_that_would_do_nothing_is_refused(words: list[str], told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        eval_verb.plan_of([*EVAL_BASE, *words])
 
 
 def _check_shown(

@@ -26,13 +26,12 @@ from hocket.core import plugins
 from hocket.core.contracts.env import TASK_AND_SEED, Suite, start_scheme
 from hocket.core.contracts.policy import Policy
 from hocket.core.contracts.recorder import Reader
-from hocket.core.contracts.runtime import Factor, Runtime, WorkerSpec
+from hocket.core.contracts.runtime import Runtime, WorkerSpec
 from hocket.core.data import EnvSpec, PolicySpec, Ref, TaskInfo, Trial
 from hocket.engine.batches import BatchConfig, Batches
 from hocket.engine.chunk_rules import ChunkRule
 from hocket.engine.config import EngineConfig
 from hocket.engine.delay import ControlDelay, DelayPlan
-from hocket.engine.inferring.inference import Inference
 from hocket.engine.loop import Engine
 from hocket.engine.scheduling.scheduler import Scheduler, SchedulerConfig
 from hocket.errors import UnknownNameError, UsageError
@@ -139,7 +138,7 @@ class Assembly:
             try:
                 return found.tasks()
             except UnknownNameError:
-                if not self._is_elsewhere:
+                if python is None and self._is_on_this_machine:
                     raise  # Packages of another interpreter may know more names.
         spec = WorkerSpec(suites=self.suites, python=python)
 
@@ -153,10 +152,9 @@ class Assembly:
         return retried(ask)
 
     @property
-    def _is_elsewhere(self) -> bool:
-        """True if simulators have other packages than this interpreter."""
-        here = self.subject.runtime in ("auto", "inline", "local")
-        return self.subject.env_python is not None or not here
+    def _is_on_this_machine(self) -> bool:
+        """True if workers are processes beside this one, with the packages that are here."""
+        return self.subject.runtime in ("auto", "inline", "local")
 
     def plan(self, seed: int, episodes: int) -> list[Trial]:
         """The trials of `episodes` seeds from `seed` on, seed by seed, with all tasks of each."""
@@ -182,7 +180,7 @@ class Assembly:
     def require_envs(self) -> None:
         """Raise where an env's library or its data is not at hand, rather than in each worker.
         What there is in a container or on another machine, only its workers know."""
-        if self.subject.runtime not in ("auto", "inline", "local"):
+        if not self._is_on_this_machine:
             return
         python = self.subject.env_python
         for name in self.subject.env:
@@ -232,6 +230,11 @@ class Assembly:
     def worker(self, spec: PolicySpec | None = None, lanes: int = 1) -> WorkerSpec:
         """What workers must know for a policy of this spec; without one they observe everything. A
         worker hosts one lane, or all `lanes` rows of a batched simulator."""
+        if self.subject.disturbed and self.is_batched:
+            raise UsageError(
+                f"{', '.join(self.subject.env)} is a batched simulator, whose rows cannot be "
+                f"disturbed one by one: leave out --perturb, or use a suite of single envs."
+            )
         return WorkerSpec(
             suites=self.suites,
             lanes=lanes if self.is_batched else 1,
@@ -239,18 +242,8 @@ class Assembly:
             cameras=None if spec is None else spec.cameras,
             history=1 if spec is None else spec.history,
             python=self.subject.env_python,
-            perturb=self._factors(),
+            perturb=self.subject.disturbed,
         )
-
-    def _factors(self) -> tuple[Factor, ...]:
-        """What is disturbed in this run."""
-        factors = self.subject.disturbed
-        if factors and self.is_batched:
-            raise UsageError(
-                f"{', '.join(self.subject.env)} is a batched simulator, whose rows cannot be "
-                f"disturbed one by one: leave out --perturb, or use a suite of single envs."
-            )
-        return factors
 
     def count_lanes(
         self,
@@ -321,7 +314,15 @@ class Assembly:
         inference = inference_of(
             self.subject, policy, alone=plan.batching.alone, timeout_s=plan.infer_timeout_s
         )
-        batches = self._batches(policy, inference, fleet.config.lanes, plan)
+        settings = SchedulerConfig(
+            cores=self.cores(fleet.config.lanes),
+            max_batch=1 if plan.batching.alone else policy.spec.max_batch,
+            concurrency=inference.concurrency,
+        )
+        delayed = None
+        if plan.timing is not None:
+            delayed = ControlDelay(plan.timing, length=policy.spec.chunk_length)
+        batches = Batches(policy, inference, Scheduler(settings), plan.batching, delayed)
         with contextlib.closing(inference):
             yield Engine(
                 fleet=fleet,
@@ -333,20 +334,6 @@ class Assembly:
                 record=recording.record,
                 folder=recording.folder,
             )
-
-    def _batches(
-        self, policy: Policy, inference: Inference, lanes: int, plan: EnginePlan
-    ) -> Batches:
-        """The scheduler, joined with the policy's threads."""
-        config, delayed = plan.batching, None
-        settings = SchedulerConfig(
-            cores=self.cores(lanes),
-            max_batch=1 if config.alone else policy.spec.max_batch,
-            concurrency=inference.concurrency,
-        )
-        if plan.timing is not None:
-            delayed = ControlDelay(plan.timing, length=policy.spec.chunk_length)
-        return Batches(policy, inference, Scheduler(settings), config, delayed)
 
 
 def _is_env(build: Any) -> bool:

@@ -125,6 +125,8 @@ class EvalConfig(Subject):
                 raise ConfigError(f"{name} is {seconds}; it must be above 0.")
         if (self.until == "decided") != (self.against is not None):
             raise ConfigError("until='decided' and against=RUN go together: give both, or none.")
+        if self.until == "done" and self.alpha != type(self).__dataclass_fields__["alpha"].default:
+            raise ConfigError("alpha belongs to until='decided': other runs decide nothing.")
         if not 0 < self.alpha < 1:
             raise ConfigError(f"alpha is {self.alpha}; it must lie between 0 and 1.")
         # Imported here because they import numpy, and the help of every verb reads this class.

@@ -41,7 +41,7 @@ class RunFlags:
     otlp=http://HOST:4318 sends spans and metrics to an OpenTelemetry collector; wandb and trackio
     take the curves of training; or your own, as my_readers.py:Mine=ARG."""
     watch: bool = False
-    """Show the run in the browser while it goes on; see hocket watch --help."""
+    """Show the run in the browser while it goes on (see hocket watch)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
