@@ -45,7 +45,7 @@ from hocket.workers.suites import has_rows
 
 ROWS = 256
 """Rows of a batched simulator where the user does not say. Chosen by hand: enough for a GPU's step
-to be shared by many, few enough for any machine; docs/batched.md has the throughput of others."""
+to be shared by many, few enough for any machine; docs/design/batched.md has others' throughput."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
