@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from hocket import __version__
 from hocket.core.data import UNCHECKED, Episode, Exactness, Outcome, RowChecks, Trial
 from hocket.errors import RunFolderError
+from hocket.records import formats
 from hocket.results.comparing.decision import Decision
 from hocket.results.exactness import Claim
 from hocket.results.scores import Score, score_table
@@ -164,6 +165,7 @@ class Report:
     def to_json(self) -> dict[str, Any]:
         """The contents of `report.json`, in which there is neither NaN nor infinity."""
         document: dict[str, Any] = {
+            "format": formats.REPORT.number,
             "hocket": self.version,
             "config": self.config,
             "exactness": self.exactness,
@@ -215,6 +217,7 @@ class Report:
             raise RunFolderError(f"Cannot read {file}: {error.strerror or error}.") from error
         except ValueError as error:
             raise RunFolderError(f"{file} is no JSON: {error}.") from error
+        formats.REPORT.check(file, document.get("format") if isinstance(document, dict) else None)
         try:
             found, fields = document["throughput"], dataclasses.fields(Throughput)
             return cls._scored(
