@@ -8,6 +8,7 @@ from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any, Generic
 
+from hocket import rooms
 from hocket.runs.sites import MachinesConfig
 from hocket.runs.subject import SubjectT
 
@@ -31,6 +32,12 @@ class RunPlan(Generic[SubjectT]):
     is_dry: bool = False
     notes: tuple[str, ...] = ()
     """What the user should know before it begins."""
+
+    def __post_init__(self) -> None:
+        if self.machines is not None:
+            rooms.require("machines")
+        if self.is_watched:
+            rooms.require("watch")
 
     @property
     def is_one(self) -> bool:
