@@ -1,0 +1,20 @@
+"""A chunk's way through the parent does not grow: the counts are those of benchmarks/engine/walk.py."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "engine" / "walk.py"
+CALLS, HOPS, MODULES = 248, 126, 28
+"""What one batch of two chunks took when it was counted last."""
+
+
+def test_a_batch_of_two_chunks_takes_no_more_calls_than_it_did() -> None:
+    walks: list[Any] = runpy.run_path(str(SCRIPT))["walks"]()
+    assert walks, "no batch of two followed another"
+    assert median(walk.hops for walk in walks) <= HOPS
+    assert median(len(walk.modules) for walk in walks) <= MODULES
+    assert median(len(walk.calls) for walk in walks) <= CALLS
