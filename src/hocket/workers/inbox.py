@@ -27,11 +27,10 @@ class Inbox:
         self._executed: LanesExecuted | None = None
         self._observed: LanesObserved | None = None
         self._told: list[Notice] = []
+        self.has_news = False
+        """True if there is something to take. (What envs told waits for the chunk's end.)"""
         self._specs: dict[tuple[str, str], EnvSpec] = {}
         """The EnvSpec of each task. A worker tells it once, but every listener wants to know."""
-
-    def __bool__(self) -> bool:
-        return bool(self._executed is not None or self._notices or self._observed)
 
     @property
     def chunks(self) -> int:
@@ -42,12 +41,13 @@ class Inbox:
         return len(executed.lanes)
 
     def add(self, notice: Notice) -> None:
+        self.has_news = True
         self._notices.append(notice)
 
     def take(self) -> list[Notice]:
         """All notices, chunks first: an attempt's end comes before its seal or a new worker, and
         what a lane saw on the way before the end of its chunk."""
-        notices, self._notices = self._notices, []
+        notices, self._notices, self.has_news = self._notices, [], False
         if self._executed is not None:
             notices.insert(0, self._executed)
             self._executed = None
@@ -61,7 +61,7 @@ class Inbox:
     def observed(self, worker: WorkerSlot, message: Observed) -> None:
         """Note what lanes saw that go on; what discarded attempts saw is told to nobody."""
         if self._observed is None:
-            self._observed = LanesObserved([], [], [])
+            self._observed, self.has_news = LanesObserved([], [], []), True
         out = self._observed
         for index, row in enumerate(message.lanes):
             if not worker.slots[row].orphans:
@@ -115,7 +115,8 @@ class Inbox:
             told = told.where(is_awaited)
         out = self._executed
         if out is None:
-            self._executed = told if told.lanes else None
+            if told.lanes:
+                self._executed, self.has_news = told, True
         else:
             # A loop over the columns would cost as much as all else here.
             out.lanes.extend(told.lanes)
@@ -138,6 +139,7 @@ class Inbox:
         total = _total(rewards.tolist())
         out = self._executed
         if out is None:
+            self.has_news = True
             self._executed = LanesExecuted(
                 lanes, attempts, chunks, steps, [rewards], [total], ends, busy_s, observe_s
             )
@@ -188,7 +190,7 @@ class Inbox:
                 slot.phase = Phase.READY
                 kept.append(index)
         if kept:
-            self._notices.append(
+            self.add(
                 LanesBegun(
                     [worker.lanes[message.lanes[index]] for index in kept],
                     [message.attempts[index] for index in kept],
@@ -200,12 +202,12 @@ class Inbox:
 
     def sealed(self, lanes: range, slots: list[LaneSlot], message: Sealed) -> None:
         if slots[message.lane].sealing.popleft() >= 0:
-            self._notices.append(LaneSealed(lanes[message.lane], message.attempt, message.files))
+            self.add(LaneSealed(lanes[message.lane], message.attempt, message.files))
 
     def unsealed(self, lanes: range, slots: list[LaneSlot], message: Failed) -> None:
         if slots[message.lane].sealing.popleft() >= 0:
             lane = lanes[message.lane]
-            self._notices.append(LaneFailed(lane, *message[1:], sealing=True))
+            self.add(LaneFailed(lane, *message[1:], sealing=True))
 
     def failed(self, worker: WorkerSlot, message: Failed, *, is_gone: bool) -> None:
         slot = worker.slots[message.lane]
@@ -215,7 +217,7 @@ class Inbox:
         else:
             slot.phase = Phase.IDLE
             lane = worker.lanes[message.lane]
-            self._notices.append(LaneFailed(lane, *message[1:], gone=is_gone))
+            self.add(LaneFailed(lane, *message[1:], gone=is_gone))
 
     def lost(self, lanes: range, slots: list[LaneSlot], kind: str, message: str) -> bool:
         """Note that a worker is gone, with all that it had; true where it ran an attempt."""
@@ -223,12 +225,12 @@ class Inbox:
         for lane, slot in zip(lanes, slots, strict=True):
             for attempt in slot.sealing:
                 if attempt >= 0:
-                    self._notices.append(LaneFailed(lane, attempt, kind, message, "", sealing=True))
+                    self.add(LaneFailed(lane, attempt, kind, message, "", sealing=True))
             slot.sealing.clear()
             if slot.phase is not Phase.IDLE:
                 slot.phase = Phase.IDLE
                 has_lost = True
-                self._notices.append(LaneFailed(lane, slot.attempt, kind, message, "", gone=True))
+                self.add(LaneFailed(lane, slot.attempt, kind, message, "", gone=True))
         return has_lost
 
 

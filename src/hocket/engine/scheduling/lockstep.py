@@ -1,4 +1,4 @@
-"""Whether rows that share a step are inferred in one batch, or part.
+"""Says whether rows that share a step are inferred in one batch, or part.
 
 Where an inference of all takes no longer than one of half, rows that stay in step lose only what
 they wait for each other's ends; rows that part wait for the ends of each other's steps instead
@@ -35,8 +35,7 @@ class Lockstep:
 
     def inferred(self, off_s: float) -> None:
         """Learn that an inference took `off_s` seconds more or less than was expected."""
-        if self.step_s is not None:
-            self._spread.add(abs(off_s))
+        self._spread.add(abs(off_s))
 
     def pays(self, lanes: int, execute_s: float | None, infer_s: LatencyOf) -> bool:
         """True if one batch of all lanes costs them less than several; `execute_s` is how long a
