@@ -239,6 +239,7 @@ class Engine:
         self._attempts.has_built = True
         self._batches.bind(spec)
         self._emit(SpecLearned(time=now, suite=task[0], spec=spec))
+        self._hearers.clear()  # Readers may follow more now.
 
     def _hear_executed(self, notice: notices.LanesExecuted, now: float) -> None:
         states = list(map(self._lanes.get, notice.lanes))

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import abc
+import os
 import socket
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
 
 from hocket.core.data import Observation
 from hocket.core.wire import (
@@ -19,7 +23,7 @@ from hocket.core.wire import (
 )
 from hocket.errors import WireError, WorkerFailed
 from hocket.workers.links.guard import Guard
-from hocket.workers.links.lane_arrays import LaneArrays
+from hocket.workers.shm import Layout, map_sealed
 
 _READ = 1 << 12
 """Bytes for one read: an answer without arrays is far shorter."""
@@ -35,6 +39,76 @@ def make_roomy(far: socket.socket) -> None:
     """Let what is sent from this end be a whole observation, which is then read at once. (Where the
     system allows less, it takes as much as it allows.)"""
     far.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _READ_LONG)
+
+
+class LaneArrays:
+    """Views of each lane's last observation: in memory that the worker shares, or in memory here,
+    which what comes over the stream is copied into."""
+
+    def __init__(self, lanes: int, slots: int = 1) -> None:
+        """With more than one of `slots`, the observation for chunk k lies in slot k modulo it."""
+        self._lanes = lanes
+        self._slots = slots
+        self.fds: deque[int] = deque()
+        """Descriptors that came with messages, and that no Ready has asked for yet."""
+        self._blocks: dict[int, Any] = {}
+        """The worker's shared memory, by its number."""
+        self.inline: dict[int, memoryview] = {}
+        """What a lane's arrays are copied into, where they come over the stream: by place, which is
+        `lane * slots + slot`."""
+        self._views: list[Observation] = [{} for _ in range(lanes * slots)]
+
+    def views(self, lane: int, chunk: int) -> Observation:
+        return self._views[lane * self._slots + chunk % self._slots]
+
+    def adopt(self, ready: Ready) -> None:
+        """Learn where lanes' arrays lie, from their first Ready and from each that moves them.
+        Raises WireError where they do not lie in what the worker gave."""
+        if ready.layout is not None and ready.arrays is not None:
+            layout = Layout.from_plain(ready.layout, len(ready.arrays) // len(ready.lanes))
+            for place in self._places(ready.lanes):
+                memory = bytearray(layout.stride)
+                self.inline[place] = memoryview(memory)
+                self._views[place] = layout.views(memory, 0)
+        elif ready.layout is not None:
+            block = self._block(ready.block)
+            layout = Layout.from_plain(ready.layout, len(block) // len(self._views))
+            for place in self._places(ready.lanes):
+                self.inline.pop(place, None)
+                self._views[place] = layout.views(block, place)
+        if ready.arrays is not None:
+            self.fill(ready.lanes, ready.arrays, [0] * len(ready.lanes))
+
+    def _places(self, lanes: Sequence[int]) -> list[int]:
+        return [lane * self._slots + slot for lane in lanes for slot in range(self._slots)]
+
+    def fill(self, lanes: Sequence[int], arrays: bytes, chunks: Sequence[int]) -> None:
+        """Take observations that came over the stream, each for this chunk of its lane."""
+        begin, whole = 0, memoryview(arrays)
+        for lane, chunk in zip(lanes, chunks, strict=True):
+            held = self.inline.get(lane * self._slots + chunk % self._slots)
+            part = whole[begin : begin + len(held)] if held is not None else b""
+            if held is None or len(part) != len(held):
+                raise WireError("The arrays of a message are not those of its lanes.")
+            held[:] = part
+            begin += len(held)
+
+    def close(self) -> None:
+        while self.fds:
+            os.close(self.fds.popleft())
+
+    def _block(self, number: int) -> Any:
+        if number not in self._blocks:
+            if self._lanes == 1:
+                self._blocks.clear()  # No lane is left that reads the old one.
+            if not self.fds:
+                raise WireError("The memory of a worker's arrays did not come with its message.")
+            fd = self.fds.popleft()
+            try:
+                self._blocks[number] = map_sealed(fd)
+            finally:
+                os.close(fd)
+        return self._blocks[number]
 
 
 class StreamLink(abc.ABC):
@@ -136,7 +210,7 @@ class StreamLink(abc.ABC):
     def _read(self) -> bytes | memoryview | None:
         """The bytes that have come, until the next call: None for none yet, empty at the end of the
         stream."""
-        is_long = self._arrays.are_inline or (self._guard is not None and self._guard.has_files)
+        is_long = bool(self._arrays.inline) or (self._guard is not None and self._guard.has_files)
         try:
             if not self._expects_fd and not is_long:
                 return self._stream.recv(_READ)
