@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from hocket.core.data import Episode, Outcome, Trial
+from hocket.core.data import EnvSpec, Episode, Outcome, Trial
 from hocket.core.events import AttemptFailed
 from hocket.core.wire import TWICE
 from hocket.engine.batches import Batches
@@ -83,8 +83,8 @@ class Attempts:
         self.lanes: dict[int, LaneState] = {}
         """Lanes that have an attempt."""
         self.free: list[int] = []
-        self.has_built = False
-        """An env was built and reset."""
+        self.specs: dict[Task, EnvSpec] = {}
+        """What envs turned out to be: those that were built and reset."""
         self.suspects = Suspects()
         self.starts = StartChecks(is_on=config.compares_starts)
         self._fleet = fleet
@@ -252,7 +252,7 @@ class Attempts:
         if not gives_back:
             self._failures[trial.id] += spends
             again = not spends or self._failures[trial.id] <= self._config.retries
-            if not again and not self.has_built:
+            if not again and not self.specs:
                 raise EnvError(
                     f"No env could be built and reset, in {attempt + 1} attempts.\n{error}"
                 )

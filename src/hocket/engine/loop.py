@@ -13,27 +13,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from itertools import compress
 from typing import Literal, cast
 
+from hocket.core import events
 from hocket.core.contracts.recorder import Durable, Hears, Reader
 from hocket.core.data import EnvSpec, Episode, Observation, Trial
-from hocket.core.events import (
-    AttemptsBegan,
-    ChunksExecuted,
-    EpisodesEnded,
-    EpisodesSealed,
-    Event,
-    InfoTold,
-    LanesReady,
-    Noted,
-    RowsChecked,
-    RunEnded,
-    RunStarted,
-    SpecLearned,
-    StartsCompared,
-    WorkerChanged,
-)
+from hocket.core.events import Event
 from hocket.core.wire import END_OBSERVED, END_TERMINATED, END_TRUNCATED
 from hocket.engine.attempts import Attempts, Lost, Record
 from hocket.engine.batches import Batches
@@ -81,7 +68,6 @@ class Engine:
         """Readers that follow each kind of event, once there was one."""
         self._durable = [reader for reader in readers if isinstance(reader, Durable)]
         self._fits = fits
-
         self._trials = TrialQueue()
         self._heard: Refreshes | None = None
         """The same, where it must hear of trials."""
@@ -89,9 +75,8 @@ class Engine:
         self._lanes = self._attempts.lanes
         self._restarts = 0
         """Times that the policy was started anew, as far as attempts know."""
-        self._specs: dict[Task, EnvSpec] = {}
         # What readers are told at the end of the turn, in this order.
-        self._executed: list[ChunksExecuted] = []
+        self._executed: list[events.ChunksExecuted] = []
         self._ready: list[tuple[int, Trial, int]] = []
         self._ended: list[tuple[int, Episode]] = []
         self._sealed: list[Episode] = []
@@ -111,7 +96,7 @@ class Engine:
     def stop(self) -> None:
         """End the run soon, as Ctrl-C does: what has ended is kept, the rest is left."""
         self._is_stopping = True
-        self._fleet.wake()
+        self.wake()
 
     def wake(self) -> None:
         """Look at the trials again soon: more have come, or none will. May come from anywhere."""
@@ -137,23 +122,23 @@ class Engine:
         self._attempts.plan(trials, attempts or {})
         self._start = time.perf_counter()
         lanes, policy = self._fleet.config.lanes, self._inference.spec
-        self._emit(RunStarted(trials=planned, done=done, lanes=lanes, cores=cores, policy=policy))
+        self._emit(
+            events.RunStarted(trials=planned, done=done, lanes=lanes, cores=cores, policy=policy)
+        )
         try:
-            with gc_frozen(lanes):
+            with suppress(KeyboardInterrupt), gc_frozen(lanes):
                 self._inference.start(self._fleet.wake)
                 self._fleet.start()
                 while self._is_unfinished() and not self._is_stopping:
                     self._take_turn()
                 self._tell(self._now())
-        except KeyboardInterrupt:
-            self._is_stopping = True
         except PolicyHungError:
             # What has ended is kept, as after Ctrl-C.
-            self._emit(RunEnded(time=self._now(), complete=False, notes={}))
+            self._emit(events.RunEnded(time=self._now(), complete=False, notes={}))
             raise
         complete = not self._is_unfinished()
         notes = {"dropped_answers": self._delay.dropped} if self._delay.goes_on else {}
-        self._emit(RunEnded(time=self._now(), complete=complete, notes=notes))
+        self._emit(events.RunEnded(time=self._now(), complete=complete, notes=notes))
         return complete
 
     def _is_unfinished(self) -> bool:
@@ -191,7 +176,9 @@ class Engine:
         elif isinstance(notice, notices.LanesBegun):
             self._begun(notice, now)
         elif isinstance(notice, notices.LanesObserved):
-            self._observed(notice, now)
+            seen, states = self._kept(notice)
+            if states:
+                self._go_on(self._delay.observed(seen.lanes, states, seen.steps, now), now)
         elif isinstance(notice, notices.LanesTold):
             self._told(notice, now)
         elif isinstance(notice, notices.LaneSealed):
@@ -200,26 +187,24 @@ class Engine:
         elif isinstance(notice, notices.LaneFailed):
             self._failed(notice, now)
         elif isinstance(notice, notices.Remarked):
-            self._emit(Noted(text=notice.text))
+            self._emit(events.Noted(text=notice.text))
         elif isinstance(notice, notices.LanesUp):
             for lane in notice.lanes:
                 self._attempts.set_free(lane)
-            self._emit(WorkerChanged(time=now, lanes=notice.lanes, state="up"))
+            self._emit(events.WorkerChanged(time=now, lanes=notice.lanes, state="up"))
         else:
             self._withdraw(notice.lanes, "recycled", notice.reason, now)
 
     def _begun(self, notice: notices.LanesBegun, now: float) -> None:
         queues: dict[Task, int] = {}
-        for lane, attempt, prompt in zip(
-            notice.lanes, notice.attempts, notice.prompts, strict=True
-        ):
+        for lane, attempt, prompt in zip(*notice[:3], strict=True):
             state = self._lanes.get(lane)
             if state is None or state.attempt != attempt:
                 continue
             task = (state.trial.suite, state.trial.task)
-            if notice.spec is not None and task not in self._specs:
+            if notice.spec is not None and task not in self._attempts.specs:
                 self._learn(task, notice.spec, now)
-            spec = self._specs[task]
+            spec = self._attempts.specs[task]
             state.prompt = prompt or spec.task.prompt
             state.action_size, state.env = spec.action.size, spec
             if task not in queues:  # the notice is of one worker
@@ -231,27 +216,27 @@ class Engine:
             self._batches.add(lane, state, now)
             self._ready.append((lane, state.trial, state.attempt))
             if notice.differs is not None and self._attempts.starts.hear(state):
-                self._emit(StartsCompared(time=now, suite=task[0], differs=notice.differs))
+                self._emit(events.StartsCompared(time=now, suite=task[0], differs=notice.differs))
 
     def _learn(self, task: Task, spec: EnvSpec, now: float) -> None:
         self._fits(spec)
-        self._specs[task] = spec
-        self._attempts.has_built = True
+        self._attempts.specs[task] = spec
         self._batches.bind(spec)
-        self._emit(SpecLearned(time=now, suite=task[0], spec=spec))
+        self._emit(events.SpecLearned(time=now, suite=task[0], spec=spec))
         self._hearers.clear()  # Readers may follow more now.
 
-    def _hear_executed(self, notice: notices.LanesExecuted, now: float) -> None:
+    def _kept(self, notice: notices.Rows) -> tuple[notices.Rows, list[LaneState]]:
+        """A notice without what it says of attempts that were lost while it was under way, and the
+        attempts that it is of."""
         states = list(map(self._lanes.get, notice.lanes))
-        if [state and state.attempt for state in states] != notice.attempts:
-            # Some of it is of attempts that were lost while this was under way.
-            is_kept = [
-                state is not None and state.attempt == attempt
-                for state, attempt in zip(states, notice.attempts, strict=True)
-            ]
-            notice = notice.where(is_kept)
-            states = list(compress(states, is_kept))
-        running = cast("list[LaneState]", states)
+        now_made = [state and state.attempt for state in states]
+        if now_made != notice.attempts:
+            is_kept = [a == b for a, b in zip(now_made, notice.attempts, strict=True)]
+            notice, states = notices.where(notice, is_kept), list(compress(states, is_kept))
+        return notice, cast("list[LaneState]", states)
+
+    def _hear_executed(self, notice: notices.LanesExecuted, now: float) -> None:
+        notice, running = self._kept(notice)
         if not running:
             return
         for state, steps, total in zip(running, notice.steps, notice.totals, strict=True):
@@ -275,9 +260,8 @@ class Engine:
 
     def _chunks_executed(
         self, notice: notices.LanesExecuted, states: Sequence[LaneState], now: float
-    ) -> ChunksExecuted:
-        ends = notice.ends
-        return ChunksExecuted(
+    ) -> events.ChunksExecuted:
+        return events.ChunksExecuted(
             time=now,
             lanes=notice.lanes,
             trials=[state.trial for state in states],
@@ -285,35 +269,23 @@ class Engine:
             chunks=notice.chunks,
             steps=notice.steps,
             rewards=notice.rewards,
-            terminated=[end & END_TERMINATED != 0 for end in ends],
-            truncated=[end & END_TRUNCATED != 0 for end in ends],
+            terminated=[end & END_TERMINATED != 0 for end in notice.ends],
+            truncated=[end & END_TRUNCATED != 0 for end in notice.ends],
             busy=notice.busy_s,
             observed=notice.observe_s,
             final=self._finals(notice),
         )
 
-    def _observed(self, notice: notices.LanesObserved, now: float) -> None:
-        """Ask the policy what comes after what lanes saw that go on."""
-        found = [
-            (lane, state, steps)
-            for lane, attempt, steps in zip(*notice, strict=True)
-            if (state := self._lanes.get(lane)) is not None and state.attempt == attempt
-        ]
-        if found:
-            lanes, states, steps = zip(*found, strict=True)
-            self._go_on(self._delay.observed(lanes, states, steps, now), now)
-
     def _told(self, notice: notices.LanesTold, now: float) -> None:
         """Tell readers what envs told of chunks that are still those of their lanes."""
-        kept = [
-            (state.trial, attempt, chunk, numbers)
-            for lane, attempt, chunk, numbers in zip(*notice, strict=True)
-            if (state := self._lanes.get(lane)) is not None and state.attempt == attempt
-        ]
-        if kept:
-            trials, attempts, chunks, numbers = zip(*kept, strict=True)
+        kept, states = self._kept(notice)
+        if states:
+            trials = [state.trial for state in states]
+            _, attempts, chunks, numbers = kept
             self._emit(
-                InfoTold(time=now, trials=trials, attempts=attempts, chunks=chunks, numbers=numbers)
+                events.InfoTold(
+                    time=now, trials=trials, attempts=attempts, chunks=chunks, numbers=numbers
+                )
             )
 
     def _finals(self, notice: notices.LanesExecuted) -> Sequence[Observation | None]:
@@ -328,7 +300,7 @@ class Engine:
         ]
 
     def _failed(self, notice: notices.LaneFailed, now: float) -> None:
-        if (verdict := notice.verdict(any_built=bool(self._specs))) is not None:
+        if (verdict := notice.verdict(any_built=bool(self._attempts.specs))) is not None:
             raise verdict
         if notice.gone:
             self._withdraw([notice.lane], "lost", notice.message, now)
@@ -338,7 +310,7 @@ class Engine:
         self, lanes: Sequence[int], state: Literal["lost", "recycled"], reason: str, now: float
     ) -> None:
         self._attempts.withdraw(lanes)
-        self._emit(WorkerChanged(time=now, lanes=lanes, state=state, reason=reason))
+        self._emit(events.WorkerChanged(time=now, lanes=lanes, state=state, reason=reason))
 
     def _tell_lost(self, lost: Sequence[Lost]) -> None:
         for event, episode in lost:
@@ -365,7 +337,7 @@ class Engine:
             self._restarts = self._inference.restarts
             self._tell_lost(self._attempts.begin_anew(now))
         if self._batches.checks.made:
-            self._emit(RowsChecked(time=now, checks=self._batches.take_checks()))
+            self._emit(events.RowsChecked(time=now, checks=self._batches.take_checks()))
 
     def _settle(self, dispatch: Dispatch, now: float) -> None:
         if dispatch.failed:
@@ -382,7 +354,7 @@ class Engine:
         now = self._now()
         lanes, began, records = self._attempts.begin(now)
         trials, attempts = [state.trial for state in began], [state.attempt for state in began]
-        self._emit(AttemptsBegan(time=now, lanes=lanes, trials=trials, attempts=attempts))
+        self._emit(events.AttemptsBegan(time=now, lanes=lanes, trials=trials, attempts=attempts))
         self._fleet.begin(
             lanes,
             attempts,
@@ -417,12 +389,12 @@ class Engine:
         if self._ready:
             lanes, trials, attempts = zip(*self._ready, strict=True)
             self._ready.clear()
-            self._emit(LanesReady(time=now, lanes=lanes, trials=trials, attempts=attempts))
+            self._emit(events.LanesReady(time=now, lanes=lanes, trials=trials, attempts=attempts))
         if self._ended:
             ended, episodes = zip(*self._ended, strict=True)
             self._ended.clear()
-            self._emit(EpisodesEnded(time=now, lanes=ended, episodes=episodes))
+            self._emit(events.EpisodesEnded(time=now, lanes=ended, episodes=episodes))
         if self._sealed:
             sealed = tuple(self._sealed)
             self._sealed.clear()
-            self._emit(EpisodesSealed(time=now, episodes=sealed))
+            self._emit(events.EpisodesSealed(time=now, episodes=sealed))

@@ -14,22 +14,10 @@ import numpy as np
 
 from hocket.core.contracts.runtime import Isolates, Runtime, WorkerSpec
 from hocket.core.data import Array, Observation, Signature, TaskInfo, Trial, signature
-from hocket.core.wire import (
-    Begin,
-    Course,
-    Discard,
-    Execute,
-    Executed,
-    Message,
-    Observed,
-    Ready,
-    Remark,
-    Sealed,
-    Told,
-)
+from hocket.core.wire import Begin, Course, Discard, Execute, Message
 from hocket.errors import WorkerFailed
 from hocket.workers.links.link import Link, SelfDriven
-from hocket.workers.notices import LanesUp, Notice, Remarked, WorkerFault
+from hocket.workers.notices import LanesUp, Notice, WorkerFault
 from hocket.workers.shm import STOP, word
 from hocket.workers.slots import Phase, WorkerSlot
 from hocket.workers.supervisor import WATCH_S, FleetConfig, Supervisor
@@ -39,8 +27,8 @@ __all__ = ["Borrowed", "Fleet", "FleetConfig", "Fleets"]
 _ONE = (0,)
 """The rows of a worker with one lane."""
 _GLANCE_S = 0.5e-3
-"""Seconds for which a worker in this thread works before anyone looks what others have to say.
-Chosen by hand, with no benchmark row: less costs looks, more keeps others waiting."""
+"""Seconds for which a worker in this thread works before anyone looks what others have to say: less
+costs looks, more keeps others waiting."""
 
 
 @dataclass(slots=True)
@@ -312,23 +300,12 @@ class Fleet:
         except WorkerFailed as exc:
             self._supervisor.lose(worker, WorkerFault.CRASHED, str(exc))
             return
-        has_ended = False
+        episodes = worker.episodes
         for message in messages:
-            if isinstance(message, Executed):
-                has_ended |= self._inbox.executed(worker, message, now)
-            elif isinstance(message, Observed):
-                self._inbox.observed(worker, message)
-            elif isinstance(message, Told):
-                self._inbox.told(worker, message)
-            elif isinstance(message, Ready):
-                self._inbox.ready(worker, message)
-            elif isinstance(message, Sealed):
-                self._inbox.sealed(worker.lanes, worker.slots, message)
-            elif isinstance(message, Remark):
-                self._inbox.add(Remarked(message.text))
-            elif not self._supervisor.hear(worker, message, now):
+            is_of_lanes = self._inbox.hear(worker, message, now)
+            if not is_of_lanes and not self._supervisor.hear(worker, message, now):
                 return
-        if has_ended and self._recycles:
+        if self._recycles and worker.episodes > episodes:
             self._supervisor.recycle_if_due(worker)
 
     @contextlib.contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hocket.core.data import Array, EnvSpec
-from hocket.core.wire import Executed, Failed, Observed, Ready, Sealed, Told
+from hocket.core.wire import Executed, Failed, Message, Observed, Ready, Remark, Sealed, Told
 from hocket.workers.notices import (
     LaneFailed,
     LanesBegun,
@@ -14,6 +14,8 @@ from hocket.workers.notices import (
     LanesObserved,
     LanesTold,
     Notice,
+    Remarked,
+    where,
 )
 from hocket.workers.slots import LaneSlot, Phase, WorkerSlot
 
@@ -58,7 +60,25 @@ class Inbox:
             self._observed = None
         return notices
 
-    def observed(self, worker: WorkerSlot, message: Observed) -> None:
+    def hear(self, worker: WorkerSlot, message: Message, now: float) -> bool:
+        """Note what a worker says of its lanes; false for what it says of itself."""
+        if isinstance(message, Executed):
+            self.executed(worker, message, now)
+        elif isinstance(message, Observed):
+            self._note_observed(worker, message)
+        elif isinstance(message, Told):
+            self._note_told(worker, message)
+        elif isinstance(message, Ready):
+            self._ready(worker, message)
+        elif isinstance(message, Sealed):
+            self.sealed(worker.lanes, worker.slots, message)
+        elif isinstance(message, Remark):
+            self.add(Remarked(message.text))
+        else:
+            return False
+        return True
+
+    def _note_observed(self, worker: WorkerSlot, message: Observed) -> None:
         """Note what lanes saw that go on; what discarded attempts saw is told to nobody."""
         if self._observed is None:
             self._observed, self.has_news = LanesObserved([], [], []), True
@@ -69,7 +89,7 @@ class Inbox:
                 out.attempts.append(message.attempts[index])
                 out.steps.append(message.steps[index])
 
-    def told(self, worker: WorkerSlot, message: Told) -> None:
+    def _note_told(self, worker: WorkerSlot, message: Told) -> None:
         """Note what envs told; what discarded attempts told is told to nobody."""
         out = LanesTold([], [], [], [])
         at = 0
@@ -89,14 +109,14 @@ class Inbox:
         if out.lanes:
             self._told.append(out)
 
-    def executed(self, worker: WorkerSlot, message: Executed, now: float) -> bool:
-        """Note that chunks were run; true where an episode ended."""
+    def executed(self, worker: WorkerSlot, message: Executed, now: float) -> None:
+        """Note that chunks were run."""
         if len(message.lanes) == 1 and not message.ends[0]:
             slot = worker.slots[message.lanes[0]]
             if not slot.orphans:
                 slot.phase = Phase.READY
                 self._append(worker, message)
-                return False
+                return
         rewards, totals = _rewards(message)
         first = worker.lanes.start
         told = LanesExecuted(
@@ -112,7 +132,7 @@ class Inbox:
         )
         is_awaited = self._settle(worker, message, now)
         if is_awaited is not None:
-            told = told.where(is_awaited)
+            told = where(told, is_awaited)
         out = self._executed
         if out is None:
             if told.lanes:
@@ -128,7 +148,6 @@ class Inbox:
             out.ends.extend(told.ends)
             out.busy_s.extend(told.busy_s)
             out.observe_s.extend(told.observe_s)
-        return any(message.ends)
 
     def _append(self, worker: WorkerSlot, message: Executed) -> None:
         """Note the usual answer of a worker with one lane, at less than half the cost of others."""
@@ -175,7 +194,7 @@ class Inbox:
             slot.orphans -= 1
         return is_awaited if orphans else None
 
-    def ready(self, worker: WorkerSlot, message: Ready) -> None:
+    def _ready(self, worker: WorkerSlot, message: Ready) -> None:
         kept = []
         task = worker.slots[message.lanes[0]].trial
         assert task is not None  # it was begun
