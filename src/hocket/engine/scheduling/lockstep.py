@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from math import ceil
 
-from hocket.engine.scheduling.model import NEAR_BEST, LatencyOf, Work, cycle_s, target_batch
+from hocket.engine.scheduling.model import NEAR_BEST, ChunkWork, LatencyOf, cycle_s, target_batch
 from hocket.workers.median import RunningMedian
 from hocket.workers.rows.stepping import WINDOW, Rhythm
 
@@ -53,13 +53,17 @@ class Lockstep:
     def target(self, lanes: int, execute_s: float, infer_s: LatencyOf) -> int:
         """The rows of a batch that rows which part are best inferred in: those of one batch step
         together."""
-        work = Work(cores=lanes, execute_s=execute_s, contention=0.0, max_batch=self._max_batch)
+        work = ChunkWork(
+            cores=lanes, execute_s=execute_s, contention=0.0, max_batch=self._max_batch
+        )
         return target_batch(lanes, work, infer_s)
 
     def _keeps_together(
         self, lanes: int, execute_s: float, infer_s: LatencyOf, step_s: float
     ) -> bool:
-        work = Work(cores=lanes, execute_s=execute_s, contention=0.0, max_batch=self._max_batch)
+        work = ChunkWork(
+            cores=lanes, execute_s=execute_s, contention=0.0, max_batch=self._max_batch
+        )
         target = target_batch(lanes, work, infer_s)
         parted = ceil(lanes / max(2, round(lanes / target)))
         rhythm = Rhythm(
