@@ -19,8 +19,7 @@ from hocket.workers.shm import STOP, word
 from hocket.workers.slots import LaneSlot, Phase, WorkerSlot
 from hocket.workers.waker import Waker
 
-# How soon a fault must be noticed, and how long an end may take, against what a look at every worker
-# costs.
+# How soon a fault must be noticed, and how long an end may take, against what looks cost.
 WATCH_S = 0.1
 """Seconds between two looks at all workers."""
 _WEIGH_S = 1.0

@@ -53,17 +53,17 @@ class Lockstep:
     def target(self, lanes: int, execute_s: float, infer_s: LatencyOf) -> int:
         """The rows of a batch that rows which part are best inferred in: those of one batch step
         together."""
-        work = ChunkWork(
+        return target_batch(lanes, self._work(lanes, execute_s), infer_s)
+
+    def _work(self, lanes: int, execute_s: float) -> ChunkWork:
+        return ChunkWork(
             cores=lanes, execute_s=execute_s, contention=0.0, max_batch=self._max_batch
         )
-        return target_batch(lanes, work, infer_s)
 
     def _keeps_together(
         self, lanes: int, execute_s: float, infer_s: LatencyOf, step_s: float
     ) -> bool:
-        work = ChunkWork(
-            cores=lanes, execute_s=execute_s, contention=0.0, max_batch=self._max_batch
-        )
+        work = self._work(lanes, execute_s)
         target = target_batch(lanes, work, infer_s)
         parted = ceil(lanes / max(2, round(lanes / target)))
         rhythm = Rhythm(

@@ -38,7 +38,8 @@ LatencyOf = Callable[[int], float]
 """Seconds to infer a batch, by its rows."""
 
 NEAR_BEST = 0.98
-"""A smaller batch within 2 % of the best throughput is preferred: it answers sooner. With 10 % the settings of `scheduling_simulation.py` lose up to 6 %, with none 1 %."""
+"""A smaller batch within 2 % of the best throughput is preferred: it answers sooner. With
+10 % the settings of `scheduling_simulation.py` lose up to 6 %, with none 1 %."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,7 +173,8 @@ class PlanRow:
 
 
 BUSY = 0.95
-"""Cores or a policy this busy are the limit: more lanes no longer help. The last 5 % of a rate may cost many lanes, each with an env in memory."""
+"""Cores or a policy this busy are the limit: more lanes no longer help. The last
+5 % of a rate may cost many lanes, each with an env in memory."""
 
 
 ROUNDS = 12
