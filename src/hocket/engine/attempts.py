@@ -189,7 +189,9 @@ class Attempts:
         if notice.gone or notice.sealing:
             ended = self._sealing.pop(lane, None)
             if ended is not None:
-                lost.append(self._retry(lane, ended.trial, ended.attempt, notice.account, now))
+                error = notice.account
+                never = Episode(ended.trial, ended.attempt, Outcome.ERROR, 0, 0.0, error=error)
+                lost.append(self._retry(lane, never, now))
         state = self.lanes.get(lane)
         is_its_own = state is not None and state.attempt == notice.attempt and not notice.sealing
         if state is not None and (notice.gone or is_its_own):
@@ -233,38 +235,26 @@ class Attempts:
     def _lose(self, lane: int, error: str, now: float, *, spends: bool) -> Lost:
         """Give an attempt up; its trial runs again while it has retries left."""
         state = self._release(lane)
-        return self._retry(
-            lane, state.trial, state.attempt, error, now, steps=state.steps, spends=spends
-        )
+        lost = Episode(state.trial, state.attempt, Outcome.ERROR, state.steps, 0.0, error=error)
+        return self._retry(lane, lost, now, spends=spends)
 
-    def _retry(
-        self,
-        lane: int,
-        trial: Trial,
-        attempt: int,
-        error: str,
-        now: float,
-        *,
-        steps: int = 0,
-        spends: bool = True,
-    ) -> Lost:
+    def _retry(self, lane: int, lost: Episode, now: float, *, spends: bool = True) -> Lost:
+        """Plan a trial again whose attempt was lost; where its retries are used up it ends so."""
+        trial, error = lost.trial, lost.error or ""
         gives_back, again = self._config.gives_back, not spends
         if not gives_back:
             self._failures[trial.id] += spends
             again = not spends or self._failures[trial.id] <= self._config.retries
             if not again and not self.specs:
                 raise EnvError(
-                    f"No env could be built and reset, in {attempt + 1} attempts.\n{error}"
+                    f"No env could be built and reset, in {lost.attempt + 1} attempts.\n{error}"
                 )
+            if again:
+                self._trials.give_back(trial)
         event = AttemptFailed(
-            time=now, lane=lane, trial=trial, attempt=attempt, error=error, again=again
+            time=now, lane=lane, trial=trial, attempt=lost.attempt, error=error, again=again
         )
-        if gives_back:
-            return Lost(event, None)
-        if again:
-            self._trials.give_back(trial)
-            return Lost(event, None)
-        return Lost(event, Episode(trial, attempt, Outcome.ERROR, steps, 0.0, error=error))
+        return Lost(event, None if gives_back or again else lost)
 
     # -- lanes ---------------------------------------------------------------------------------
 

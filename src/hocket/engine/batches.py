@@ -110,26 +110,19 @@ class Batches:
         """The queue that a lane shares with others, where it waits apart."""
         return self._whole.get(queue, queue)
 
-    def add(self, lane: int, state: LaneState, now: float) -> None:
-        """Let a lane wait for its first chunk: it was reset."""
-        state.ready_at = now
-        if state.queue not in self._warm:
-            self._cold.setdefault(state.queue, lane)
-        self.scheduler.ready(lane, state.queue, now, None)
-
-    def add_all(self, lanes: NextChunks, now: float) -> None:
-        """Let lanes that came in one turn wait for their next chunks."""
-        is_at_hand, last = self._is_at_hand, dict[int, int]()
+    def add(self, lanes: NextChunks, now: float) -> None:
+        """Let lanes that came at once wait for their next chunks."""
+        carrying_s, last = 0.0 if self._is_at_hand else CARRYING_S, dict[int, int]()
         for lane, state in zip(lanes.lanes, lanes.states, strict=True):
             state.ready_at = now
             last[state.queue] = lane
-        for queue in last.keys() - self._warm:
-            self._cold.setdefault(queue, last[queue])
-        for lane, state, seconds in zip(*lanes[:3], strict=True):
+            if state.queue not in self._warm:
+                self._cold.setdefault(state.queue, lane)
+        for lane, state, took_s in zip(*lanes[:3], strict=True):
             # Of durations that end at once one of each queue is looked at: they tell much the same.
-            took_s = seconds + (0.0 if is_at_hand else CARRYING_S)
-            is_last = last[state.queue] == lane
-            self.scheduler.ready(lane, state.queue, now, took_s if is_last else None)
+            if took_s is not None:
+                took_s = took_s + carrying_s if last[state.queue] == lane else None
+            self.scheduler.ready(lane, state.queue, now, took_s)
 
     def patience(self, now: float, longest: float) -> Patience:
         """How long lanes may be waited for, at most `longest` seconds."""
@@ -187,10 +180,10 @@ class Batches:
         ready_at = [state.ready_at for state in states]
         self._pending[self._count] = PendingBatch(plan.lanes, states, rows, ready_at)
         job = self._job(self._count, rows, states, plan.lanes, fleet)
+        job = job._replace(expected_s=self.scheduler.latency.about(len(states)))
         if self._config.checks:
             seed = noise_seed(states[0], states[0].chunk)
             job = job._replace(other=other_batch(len(states), seed, self._sizes))
-        job = job._replace(expected_s=self.scheduler.latency.about(len(states)))
         answer = self.inference.at_once(job)
         if answer is None:
             self.inference.submit(job)

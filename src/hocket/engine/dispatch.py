@@ -121,8 +121,8 @@ class NextChunks(NamedTuple):
 
     lanes: Sequence[int]
     states: Sequence[LaneState]
-    took_s: Sequence[float]
-    """Seconds that each took to come back with a question."""
+    took_s: Sequence[float | None]
+    """Seconds that each took to come back with a question; None after a reset."""
     due: Sequence[Dispatch] = ()
     """Answers that came early, and whose lanes have now executed what was committed."""
 

@@ -213,7 +213,7 @@ class Engine:
             state.queue = queues[task]
             if self._attempts.suspects.is_alone(state.trial.id):
                 state.queue = self._batches.apart(state.queue, lane)
-            self._batches.add(lane, state, now)
+            self._batches.add(NextChunks([lane], [state], [None]), now)
             self._ready.append((lane, state.trial, state.attempt))
             if notice.differs is not None and self._attempts.starts.hear(state):
                 self._emit(events.StartsCompared(time=now, suite=task[0], differs=notice.differs))
@@ -256,7 +256,7 @@ class Engine:
     def _go_on(self, after: NextChunks, now: float) -> None:
         for dispatch in after.due:
             self._settle(dispatch, now)
-        self._batches.add_all(after, now)
+        self._batches.add(after, now)
 
     def _chunks_executed(
         self, notice: notices.LanesExecuted, states: Sequence[LaneState], now: float
