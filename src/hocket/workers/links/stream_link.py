@@ -6,9 +6,10 @@ import abc
 import os
 import socket
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.data import Observation
 from hocket.core.wire import (
     MAX_FRAME,
@@ -45,7 +46,7 @@ class LaneArrays:
     """Views of each lane's last observation: in memory that the worker shares, or in memory here,
     which what comes over the stream is copied into."""
 
-    def __init__(self, lanes: int, slots: int = 1) -> None:
+    def __init__(self, lanes: int, slots: int) -> None:
         """With more than one of `slots`, the observation for chunk k lies in slot k modulo it."""
         self._lanes = lanes
         self._slots = slots
@@ -53,10 +54,14 @@ class LaneArrays:
         """Descriptors that came with messages, and that no Ready has asked for yet."""
         self._blocks: dict[int, Any] = {}
         """The worker's shared memory, by its number."""
-        self.inline: dict[int, memoryview] = {}
-        """What a lane's arrays are copied into, where they come over the stream: by place, which is
-        `lane * slots + slot`."""
+        self._inline: dict[int, memoryview] = {}
+        """By place (`lane * slots + slot`): what arrays that come over the stream are copied to."""
         self._views: list[Observation] = [{} for _ in range(lanes * slots)]
+
+    @property
+    def are_inline(self) -> bool:
+        """True where some lane's arrays come over the stream."""
+        return bool(self._inline)
 
     def views(self, lane: int, chunk: int) -> Observation:
         return self._views[lane * self._slots + chunk % self._slots]
@@ -68,13 +73,13 @@ class LaneArrays:
             layout = Layout.from_plain(ready.layout, len(ready.arrays) // len(ready.lanes))
             for place in self._places(ready.lanes):
                 memory = bytearray(layout.stride)
-                self.inline[place] = memoryview(memory)
+                self._inline[place] = memoryview(memory)
                 self._views[place] = layout.views(memory, 0)
         elif ready.layout is not None:
             block = self._block(ready.block)
             layout = Layout.from_plain(ready.layout, len(block) // len(self._views))
             for place in self._places(ready.lanes):
-                self.inline.pop(place, None)
+                self._inline.pop(place, None)
                 self._views[place] = layout.views(block, place)
         if ready.arrays is not None:
             self.fill(ready.lanes, ready.arrays, [0] * len(ready.lanes))
@@ -86,7 +91,7 @@ class LaneArrays:
         """Take observations that came over the stream, each for this chunk of its lane."""
         begin, whole = 0, memoryview(arrays)
         for lane, chunk in zip(lanes, chunks, strict=True):
-            held = self.inline.get(lane * self._slots + chunk % self._slots)
+            held = self._inline.get(lane * self._slots + chunk % self._slots)
             part = whole[begin : begin + len(held)] if held is not None else b""
             if held is None or len(part) != len(held):
                 raise WireError("The arrays of a message are not those of its lanes.")
@@ -120,15 +125,25 @@ class StreamLink(abc.ABC):
     """
 
     def __init__(
-        self, stream: socket.socket, lanes: int, guard: Guard | None, slots: int = 1
+        self,
+        stream: socket.socket,
+        spec: WorkerSpec,
+        end: Callable[[], None],
+        explain: Callable[[], str],
+        guard: Guard | None,
     ) -> None:
+        """`end` is called once, by `kill`, and ends the worker or what carries the stream;
+        `explain` says why the stream ended, where the worker could not."""
         stream.settimeout(0)
         self._stream = stream
-        self._lanes = lanes
+        self._lanes = spec.lanes
+        self._end = end
+        self._explain = explain
+        self._is_closed = False
         self._guard = guard
         self._frames = Frames(MAX_FRAME if guard is None else _GUARDED_FRAME)
         self._out = bytearray()
-        self._arrays = LaneArrays(lanes, slots)
+        self._arrays = LaneArrays(spec.lanes, spec.slots)
         self._expects_fd = False
         self._space = memoryview(b"")
         """Where observations and files are read into that come over the stream."""
@@ -187,7 +202,6 @@ class StreamLink(abc.ABC):
         return self._arrays.views(lane, chunk)
 
     def _take(self, messages: list[Message]) -> list[Message]:
-        """Take the arrays of messages."""
         for message in messages:
             kind = type(message)
             if kind is Executed or kind is Observed:
@@ -208,9 +222,8 @@ class StreamLink(abc.ABC):
         self._arrays.fill(message.lanes, message.arrays, chunks)
 
     def _read(self) -> bytes | memoryview | None:
-        """The bytes that have come, until the next call: None for none yet, empty at the end of the
-        stream."""
-        is_long = bool(self._arrays.inline) or (self._guard is not None and self._guard.has_files)
+        """The bytes that have come, until the next call; None for none yet, empty at the end."""
+        is_long = self._arrays.are_inline or (self._guard is not None and self._guard.has_files)
         try:
             if not self._expects_fd and not is_long:
                 return self._stream.recv(_READ)
@@ -232,6 +245,12 @@ class StreamLink(abc.ABC):
     @abc.abstractmethod
     def _epitaph(self) -> str:
         """How the worker ended."""
+
+    def kill(self) -> None:
+        if not self._is_closed:
+            self._is_closed = True
+            self._end()
+            self._let_go()
 
     def _let_go(self) -> None:
         self._stream.close()
