@@ -229,9 +229,9 @@ class Engine:
         """A notice without what it says of attempts that were lost while it was under way, and the
         attempts that it is of."""
         states = list(map(self._lanes.get, notice.lanes))
-        now_made = [state and state.attempt for state in states]
-        if now_made != notice.attempts:
-            is_kept = [a == b for a, b in zip(now_made, notice.attempts, strict=True)]
+        attempts = [state and state.attempt for state in states]
+        if attempts != notice.attempts:
+            is_kept = [a == b for a, b in zip(attempts, notice.attempts, strict=True)]
             notice, states = notices.where(notice, is_kept), list(compress(states, is_kept))
         return notice, cast("list[LaneState]", states)
 

@@ -89,6 +89,8 @@ class Supervisor:
         self.watched_at = self._weighed_at = time.monotonic()
         """When `watch` was last called."""
         self._runtime = runtime
+        # Asked once: to look for a Protocol's methods costs more than a look at a worker.
+        self._prepares = runtime if isinstance(runtime, Prepares) else None
         self._spec = spec
         self._config = config
         self._retiring: dict[int, RetiringWorker] = {}
@@ -162,7 +164,7 @@ class Supervisor:
 
     @property
     def _is_preparing(self) -> bool:
-        return isinstance(self._runtime, Prepares) and self._runtime.is_preparing
+        return self._prepares is not None and self._prepares.is_preparing
 
     def close(self) -> None:
         if self._is_closed:
