@@ -20,25 +20,23 @@ def markdown(card: Card) -> str:
     report = card.report
     config = report.config
     rows = [_row("**overall**", report.overall)]
-    rows += [_row(score.task or "", score) for score in report.tasks]
-    facts = [f"- {key}: {_told(report.provenance[key])}" for key in _FACTS if _has(card, key)]
+    rows += [_row(_cell(score.task or ""), score) for score in report.tasks]
+    known = report.provenance
+    facts = [f"- {key}: {_told(known[key])}" for key in _FACTS if known.get(key)]
     renderers = {
-        facts["gl_renderer"]
-        for facts in report.provenance.get("tasks", {}).values()
-        if "gl_renderer" in facts
+        facts["gl_renderer"] for facts in known.get("tasks", {}).values() if "gl_renderer" in facts
     }
     if renderers:
         facts.append(f"- renderer: {_cell(', '.join(sorted(renderers)))}")
     names, policy = [str(name) for name in config["env"]], str(config["policy"])
-    envs = ", ".join(names)
     lines = [
-        f"### {_cell(policy)} on {_cell(envs)}",
+        f"### {_cell(policy)} on {_cell(', '.join(names))}",
         "",
         "| task | n | success | 95 % interval | errors |",
         "|---|---:|---:|---|---:|",
         *rows,
         "",
-        f"{report.claim.sentence}" + ("" if report.complete else " The run is not complete."),
+        report.claim.sentence + ("" if report.complete else " The run is not complete."),
         "",
         *facts,
         "",
@@ -50,13 +48,8 @@ def markdown(card: Card) -> str:
     return "\n".join(lines)
 
 
-def _has(card: Card, key: str) -> bool:
-    return bool(card.report.provenance.get(key))
-
-
 def _row(name: str, score: Score) -> str:
     bounds = interval_text(score.success.interval)
-    name = name if name.startswith("**") else _cell(name)
     return f"| {name} | {score.success.n} | {percent(score.rate)} | {bounds} | {score.errors} |"
 
 

@@ -1,7 +1,6 @@
 """How each episode ended: a grid of tasks and seeds, and the table that it leads to.
 
-The bounds on how much is shown are chosen by hand, so that a page of 100,000 episodes stays a
-page that a browser opens at once.
+The bounds on how much is shown keep a page of 100,000 episodes one that a browser opens at once.
 """
 
 from __future__ import annotations
@@ -96,7 +95,13 @@ def outcome_grid(run: RecordedRun, listed: Listed) -> Markup:
         lines.append(tag("div", label, tag("div", *cells, class_=kind, style=width), class_="g"))
     kind = "grid pooled" if together else "grid"
     kind += " scroll long" if len(rows) > LONG else ""
-    return join(tag("div", *lines, class_=kind), _key(run, together=together))
+    key = [(kind, name, f"{count:,}") for name, (kind, count) in outcome_counts(run).items()]
+    note = "A cell holds several trials: the fuller its colour, the more of them succeeded."
+    return join(
+        tag("div", *lines, class_=kind),
+        legend(key),
+        tag("p", note, class_="note") if together else None,
+    )
 
 
 def _heads(seeds: Sequence[int]) -> Markup:
@@ -111,12 +116,6 @@ def _heads(seeds: Sequence[int]) -> Markup:
 
 def _width(columns: int) -> str:
     return f"--n:{max(columns, 12)}"
-
-
-def _key(run: RecordedRun, *, together: bool) -> Markup:
-    entries = [(kind, name, f"{count:,}") for name, (kind, count) in outcome_counts(run).items()]
-    note = "A cell holds several trials: the fuller its colour, the more of them succeeded."
-    return join(legend(entries), tag("p", note, class_="note") if together else None)
 
 
 def outcome_counts(run: RecordedRun) -> dict[str, tuple[str, int]]:
