@@ -26,12 +26,12 @@ from hocket.records.ledger.view import LedgerView
 from hocket.records.step_rows import parse_steps
 from hocket.system.durable import TEMPORARY
 from hocket.workers.sinks.encoder import finish_draft, frames_in
-from hocket.workers.sinks.error_steps import FILE as STEPS
-from hocket.workers.sinks.error_steps import join_portions, load_error_steps, save_error_steps
 from hocket.workers.sinks.spill import is_spill, read_spill
 from hocket.workers.sinks.states import FILE as STATES
 from hocket.workers.sinks.states import ROWS_FILE as STATES_ROWS
 from hocket.workers.sinks.states import load_states, save_states
+from hocket.workers.sinks.steps import ERROR_FILE as STEPS
+from hocket.workers.sinks.steps import join_portions, load_error_steps, save_error_steps
 
 KILLED = "The run was killed while this attempt ran."
 

@@ -48,7 +48,7 @@ from hocket.workers.fleet import Fleet, Fleets
 
 _AHEAD = 64
 """Trials that are planned ahead where a comparison may be decided, on machines whose lanes are not
-known beforehand. Chosen by hand; no benchmark row."""
+known beforehand."""
 
 
 class Run:
