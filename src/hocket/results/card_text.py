@@ -77,29 +77,20 @@ def eval_results(card: Card, suite: str, *, dataset: str, date: str) -> str:
     over its tasks, then each task. Values are success rates in per cent."""
     report = card.report
     overall = next(score for score in report.suites if score.suite == suite)
-    entries = [_entry(card, overall, dataset, task="overall", date=date)]
-    entries += [
-        _entry(card, score, dataset, task=score.task or "", date=date)
-        for score in report.tasks
-        if score.suite == suite
+    tasks = [(score.task or "", score) for score in report.tasks if score.suite == suite]
+    entries = [
+        {
+            "dataset": {"id": dataset, "task_id": task},
+            "value": round(100 * score.rate, 4),
+            "date": date,
+            "notes": (
+                f"success rate in per cent, n = {score.success.n}, "
+                f"95 % interval {interval_text(score.success.interval)}, "
+                f"{score.errors} errors (no part of n), hocket {report.version}, "
+                f"exactness {report.exactness}"
+            ),
+        }
+        for task, score in [("overall", overall), *tasks]
+        if score.rate is not None
     ]
-    return yaml.safe_dump([entry for entry in entries if entry], sort_keys=False, width=100)
-
-
-def _entry(
-    card: Card, score: Score, dataset: str, *, task: str, date: str
-) -> dict[str, Any] | None:
-    if score.rate is None or score.success.interval is None:
-        return None
-    notes = (
-        f"success rate in per cent, n = {score.success.n}, "
-        f"95 % interval {interval_text(score.success.interval)}, "
-        f"{score.errors} errors (no part of n), hocket {card.report.version}, "
-        f"exactness {card.report.exactness}"
-    )
-    return {
-        "dataset": {"id": dataset, "task_id": task},
-        "value": round(100 * score.rate, 4),
-        "date": date,
-        "notes": notes,
-    }
+    return yaml.safe_dump(entries, sort_keys=False, width=100)

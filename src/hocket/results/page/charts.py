@@ -51,7 +51,11 @@ def interval_chart(
     def position(value: float) -> float:
         return 100 * (min(max(value, low), high) - low) / ((high - low) or 1.0)
 
-    grid = join(_line(position(at), "tick-zero" if at == zero else "tick") for at, _ in ticks)
+    def tick(at: float) -> Markup:
+        kind, place = "tick-zero" if at == zero else "tick", _pc(position(at))
+        return tag("line", class_=kind, x1=place, x2=place, y1=0, y2="100%")
+
+    grid = join(tick(at) for at, _ in ticks)
     lines = []
     for row in rows:
         marks: list[Child] = [grid]
@@ -222,10 +226,6 @@ def _columns(floor: Array, tops: Array, columns: int, tallest: int) -> str:
         for i, (low, top) in enumerate(zip(floor, tops, strict=True))
         if top > low
     )
-
-
-def _line(percent: float, kind: str) -> Markup:
-    return tag("line", class_=kind, x1=_pc(percent), x2=_pc(percent), y1=0, y2="100%")
 
 
 def _tick_label(percent: float, text: str) -> Markup:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -115,7 +114,8 @@ def _pair_bar(found: RunComparison) -> Markup | None:
 
 
 def _tiles(found: RunComparison) -> Markup:
-    overall, shown = found.comparison.overall, _shown(found)
+    overall = found.comparison.overall
+    shown = percent if found.comparison.of == "success" else number
     entries = [("a", shown(overall.a)), ("b", shown(overall.b)), ("pairs", f"{overall.n:,}")]
     if overall.p_value is not None:
         entries.append((f"p, {overall.test}", f"{overall.p_value:.2g}"))
@@ -123,10 +123,6 @@ def _tiles(found: RunComparison) -> Markup:
         what = "pairs needed" if found.comparison.tasks_as == "strata" else "tasks needed"
         entries.append((what, f"about {found.comparison.needed:,}"))
     return tiles((name, figure, None) for name, figure in entries)
-
-
-def _shown(found: RunComparison) -> Callable[[float | None], str]:
-    return percent if found.comparison.of == "success" else number
 
 
 def _alerts(found: RunComparison) -> Markup:
