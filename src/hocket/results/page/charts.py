@@ -112,6 +112,14 @@ def share_bar(parts: Mapping[str, float], kinds: Mapping[str, str]) -> Markup:
     return tag("div", *pieces, class_="shares", role="img", aria_label=words)
 
 
+def counted_bar(counts: Mapping[str, tuple[str, int]]) -> Markup:
+    """A bar of counts by name, each with its colour's name, and its legend."""
+    parts = {name: float(count) for name, (_, count) in counts.items()}
+    kinds = {name: kind for name, (kind, _) in counts.items()}
+    entries = [(kind, name, f"{count:,}") for name, (kind, count) in counts.items()]
+    return join(share_bar(parts, kinds), legend(entries))
+
+
 def legend(entries: Iterable[tuple[str, str, str]]) -> Markup:
     """A list with the colour, the name and a figure of each entry."""
     items = [

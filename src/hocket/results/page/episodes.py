@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from hocket.core.data import Episode, Outcome, Trial
 from hocket.results.page.charts import LONG, legend
-from hocket.results.page.markup import Markup, breakable, file_link, join, tag
+from hocket.results.page.markup import Markup, breakable, file_link, join, table, tag
 from hocket.results.recorded import RecordedRun
 from hocket.results.tables import number
 
@@ -170,7 +170,6 @@ def episode_table(run: RecordedRun, listed: Listed) -> Markup:
     """A line for each listed episode; the script above it filters."""
     heads = ("task", "seed", "outcome", "steps", "return", "chunks", "seconds", "attempts", "video")
     numbers = {"seed", "steps", "return", "chunks", "seconds", "attempts"}
-    head = tag("tr", *(tag("th", name, class_="n" if name in numbers else None) for name in heads))
     rows = [_line(run, episode, listed.anchors[episode.trial]) for episode in listed.episodes]
     total = len(run.report.episodes)
     note = None
@@ -181,8 +180,8 @@ def episode_table(run: RecordedRun, listed: Listed) -> Markup:
             "failures. All of them are in report.json and ledger.sqlite.",
             class_="note",
         )
-    table = tag("table", tag("thead", head), tag("tbody", *rows), id="episodes-table")
-    return join(_filters(listed), tag("div", table, class_="scroll tall"), note)
+    shown = table(heads, rows, numbers=numbers, id="episodes-table")
+    return join(_filters(listed), tag("div", shown, class_="scroll tall"), note)
 
 
 def _filters(listed: Listed) -> Markup:
