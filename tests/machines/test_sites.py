@@ -89,7 +89,8 @@ def test_what_a_failed_attempt_left_is_kept_as_on_one_machine(
     for name in ("here", "there"):
         with LedgerView.open(tmp_path / name) as ledger:
             found = kept_evidence(ledger)
-        kept[name] = [(one.trial, one.attempt, one.files) for one in found]
+        # A lease that was asked back before it began has used its number up.
+        kept[name] = [(one.trial, [Path(file).name for file in one.files]) for one in found]
     assert kept["there"] == kept["here"] != []
 
 

@@ -150,8 +150,8 @@ def test_no_trials_make_a_report_without_numbers() -> None:
 def test_json_has_exactly_the_promised_keys(mixed: Report) -> None:
     found = mixed.to_json()
     assert set(found) == {
-        "hocket", "config", "exactness", "complete", "planned", "overall", "suites", "tasks",
-        "episodes", "throughput",
+        "format", "hocket", "config", "exactness", "complete", "planned", "overall", "suites",
+        "tasks", "episodes", "throughput",
     }  # fmt: skip
     assert set(found["overall"]) == SCORE_KEYS
     assert all(set(score) == SCORE_KEYS | {"suite"} for score in found["suites"])

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from hocket import __version__
 from hocket.core.data import Episode, Exactness, Outcome, Trial
 from hocket.errors import RunFolderError
+from hocket.records import formats
 from hocket.results.comparing.decision import Decision
 from hocket.results.exactness import Claim
 from hocket.results.scores import Score, score_table
@@ -160,6 +161,7 @@ class Report:
     def to_json(self) -> dict[str, Any]:
         """The contents of `report.json`, in which there is neither NaN nor infinity."""
         document: dict[str, Any] = {
+            "format": formats.REPORT.number,
             "hocket": self.version,
             "config": self.config,
             **self.claim.to_json(),
@@ -191,6 +193,7 @@ class Report:
         it ended, its chunks, seconds and files) is in the run's ledger, not here."""
         file = Path(path) / FILE_NAME if Path(path).is_dir() else Path(path)
         document = read_json(file)
+        formats.REPORT.check(file, document.get("format") if isinstance(document, dict) else None)
         try:
             found, fields = document["throughput"], dataclasses.fields(Throughput)
             return cls._scored(
