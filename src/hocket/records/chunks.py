@@ -105,7 +105,7 @@ class ChunkRows:
             self.forget(event.trial, event.attempt)
 
     def forget(self, trial: Trial, attempt: int) -> None:
-        """Let go of the chunks of an attempt that does not count."""
+        """Forget the chunks of an attempt that does not count."""
         self._rows.pop((trial, attempt), None)
 
     def take(self, episode: Episode) -> EpisodeChunks:

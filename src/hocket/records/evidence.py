@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,32 +64,20 @@ class Evidence:
 
 
 def kept_evidence(ledger: LedgerView) -> list[Evidence]:
-    """What a run's folder holds of attempts that were lost, in planned order."""
+    """What a run's folder holds of attempts that are no episode, or whose episode is an ERROR, in
+    planned order. Those of a run under way are among them."""
     errors = {(f.trial, f.attempt): f.error for f in ledger.failures()}
+    counted = {e[:2] for e in ledger.episodes() if e.outcome is not Outcome.ERROR}
     found = []
-    for trial, attempt, folder in lost_attempts(ledger):
+    for trial, attempt, folder in ledger.attempt_folders():
+        if (trial, attempt) in counted:
+            continue
         files = [path for path in sorted(folder.iterdir()) if not path.name.startswith(".")]
         if files:
             names = tuple(path.relative_to(ledger.folder.root).as_posix() for path in files)
             error = errors.get((trial, attempt), KILLED)
             found.append(Evidence(trial=trial, attempt=attempt, error=error, files=names))
     return found
-
-
-def lost_attempts(ledger: LedgerView) -> Iterator[tuple[Trial, int, Path]]:
-    """The folders of attempts that are no episode, or whose episode is an ERROR, in planned order.
-    Those of a run under way are among them."""
-    if not ledger.folder.episodes.is_dir():
-        return
-    counted = {e.trial: e.attempt for e in ledger.episodes() if e.outcome is not Outcome.ERROR}
-    for trial in ledger.trials():
-        folder = ledger.folder.episodes / trial.slug
-        if not folder.is_dir():
-            continue
-        numbers = sorted(int(path.name) for path in folder.iterdir() if path.name.isdecimal())
-        for number in numbers:
-            if counted.get(trial) != number:
-                yield trial, number, folder / str(number)
 
 
 def salvage(folder: Path) -> list[Path]:

@@ -41,7 +41,7 @@ PACKAGES = (
 _PROCESS_S = 20.0
 """Longest wait for git and for nvidia-smi."""
 _MOST_FILES = 2000
-"""Files of one folder that are named; with more it is no checkpoint. Chosen by hand."""
+"""Files of one folder that are named; with more it is no checkpoint."""
 
 
 class Named(Protocol):
@@ -190,7 +190,9 @@ def hardware() -> dict[str, str]:
 @functools.cache
 def _hardware() -> Mapping[str, str]:
     found = {"machine": platform.machine(), "libc": "-".join(platform.libc_ver())}
-    text = _text(Path("/proc/cpuinfo"))
+    text = ""
+    with contextlib.suppress(OSError):
+        text = Path("/proc/cpuinfo").read_text(errors="replace")
     name = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
     found["cpu"] = name[1].strip() if name else platform.processor() or platform.machine()
     if flags := re.search(r"^flags\s*:\s*(.+)$", text, re.MULTILINE):
@@ -214,13 +216,6 @@ def _numerics() -> dict[str, Any]:
         "dtype": str(torch.get_default_dtype()).removeprefix("torch."),
         "float32_matmul_precision": torch.get_float32_matmul_precision(),
     }
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""
 
 
 # -- settings --------------------------------------------------------------------------------------

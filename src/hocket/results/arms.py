@@ -19,6 +19,7 @@ from hocket.results import stats
 from hocket.results.comparing.compare import RunComparison, compare_runs, difference_cells
 from hocket.results.comparing.side import Side
 from hocket.results.motion import Motion, motion_of
+from hocket.results.page.compare_page import jobs_page
 from hocket.results.report import Report
 from hocket.results.scores import Score
 from hocket.results.tables import ResultTable, TableRow, interval_text, number, percent
@@ -181,8 +182,6 @@ class ArmTable:
 
     def save(self, folder: Path) -> None:
         """Write `jobs.json` and `jobs.html` into the folder that holds the runs' folders."""
-        from hocket.results.page.compare_page import jobs_page
-
         folder.mkdir(parents=True, exist_ok=True)
         write_atomic(folder / "jobs.json", json.dumps(self.to_json(), indent=2).encode())
         write_atomic(folder / "jobs.html", jobs_page(folder.name, self).encode())

@@ -20,25 +20,23 @@ def markdown(card: Card) -> str:
     report = card.report
     config = report.config
     rows = [_row("**overall**", report.overall)]
-    rows += [_row(score.task or "", score) for score in report.tasks]
-    facts = [f"- {key}: {_told(report.provenance[key])}" for key in _FACTS if _has(card, key)]
+    rows += [_row(_cell(score.task or ""), score) for score in report.tasks]
+    known = report.provenance
+    facts = [f"- {key}: {_told(known[key])}" for key in _FACTS if known.get(key)]
     renderers = {
-        facts["gl_renderer"]
-        for facts in report.provenance.get("tasks", {}).values()
-        if "gl_renderer" in facts
+        facts["gl_renderer"] for facts in known.get("tasks", {}).values() if "gl_renderer" in facts
     }
     if renderers:
         facts.append(f"- renderer: {_cell(', '.join(sorted(renderers)))}")
     names, policy = [str(name) for name in config["env"]], str(config["policy"])
-    envs = ", ".join(names)
     lines = [
-        f"### {_cell(policy)} on {_cell(envs)}",
+        f"### {_cell(policy)} on {_cell(', '.join(names))}",
         "",
         "| task | n | success | 95 % interval | errors |",
         "|---|---:|---:|---|---:|",
         *rows,
         "",
-        f"{report.claim.sentence}" + ("" if report.complete else " The run is not complete."),
+        report.claim.sentence + ("" if report.complete else " The run is not complete."),
         "",
         *facts,
         "",
@@ -50,13 +48,8 @@ def markdown(card: Card) -> str:
     return "\n".join(lines)
 
 
-def _has(card: Card, key: str) -> bool:
-    return bool(card.report.provenance.get(key))
-
-
 def _row(name: str, score: Score) -> str:
     bounds = interval_text(score.success.interval)
-    name = name if name.startswith("**") else _cell(name)
     return f"| {name} | {score.success.n} | {percent(score.rate)} | {bounds} | {score.errors} |"
 
 
@@ -84,29 +77,20 @@ def eval_results(card: Card, suite: str, *, dataset: str, date: str) -> str:
     over its tasks, then each task. Values are success rates in per cent."""
     report = card.report
     overall = next(score for score in report.suites if score.suite == suite)
-    entries = [_entry(card, overall, dataset, task="overall", date=date)]
-    entries += [
-        _entry(card, score, dataset, task=score.task or "", date=date)
-        for score in report.tasks
-        if score.suite == suite
+    tasks = [(score.task or "", score) for score in report.tasks if score.suite == suite]
+    entries = [
+        {
+            "dataset": {"id": dataset, "task_id": task},
+            "value": round(100 * score.rate, 4),
+            "date": date,
+            "notes": (
+                f"success rate in per cent, n = {score.success.n}, "
+                f"95 % interval {interval_text(score.success.interval)}, "
+                f"{score.errors} errors (no part of n), hocket {report.version}, "
+                f"exactness {report.exactness}"
+            ),
+        }
+        for task, score in [("overall", overall), *tasks]
+        if score.rate is not None
     ]
-    return yaml.safe_dump([entry for entry in entries if entry], sort_keys=False, width=100)
-
-
-def _entry(
-    card: Card, score: Score, dataset: str, *, task: str, date: str
-) -> dict[str, Any] | None:
-    if score.rate is None or score.success.interval is None:
-        return None
-    notes = (
-        f"success rate in per cent, n = {score.success.n}, "
-        f"95 % interval {interval_text(score.success.interval)}, "
-        f"{score.errors} errors (no part of n), hocket {card.report.version}, "
-        f"exactness {card.report.exactness}"
-    )
-    return {
-        "dataset": {"id": dataset, "task_id": task},
-        "value": round(100 * score.rate, 4),
-        "date": date,
-        "notes": notes,
-    }
+    return yaml.safe_dump(entries, sort_keys=False, width=100)

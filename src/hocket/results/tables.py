@@ -28,10 +28,6 @@ class TableRow:
     kind: Literal["group", "item", "total"] = "item"
     """An item stands indented under its group; a total stands apart, at the end."""
 
-    @property
-    def label(self) -> str:
-        return f"  {self.name}" if self.kind == "item" else self.name
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultTable:
@@ -88,17 +84,16 @@ class ResultTable:
         cell = "padding:2px 10px;text-align:{};white-space:{}"
         number, name = cell.format("right", "nowrap"), cell.format("left", "normal")
 
-        def cells(tag: str, texts: Sequence[str]) -> str:
-            return "".join(
-                f'<{tag} style="{number if i else name}">{_escaped(text)}</{tag}>'
-                for i, text in enumerate(texts)
-            )
+        def line(tag: str, texts: Sequence[str], indent: str = "") -> str:
+            first, *others = [html.escape(text).replace("\n", "<br>") for text in texts]
+            cells = [f'<{tag} style="{number}">{text}</{tag}>' for text in others]
+            return f'<tr><{tag} style="{name}">{indent}{first}</{tag}>{"".join(cells)}</tr>'
 
-        lines = [f"<tr>{cells('th', self.columns)}</tr>"]
+        lines = [line("th", self.columns)]
         for row in self.rows:
-            tag = "td" if row.kind == "item" else "th"
-            lines.append(f"<tr>{cells(tag, [row.label, *row.cells])}</tr>")
-        footer = f"<p>{_escaped(self.footer)}</p>" if self.footer else ""
+            tag, indent = ("td", "&emsp;") if row.kind == "item" else ("th", "")
+            lines.append(line(tag, [row.name, *row.cells], indent))
+        footer = f"<p>{html.escape(self.footer)}</p>" if self.footer else ""
         return f"<div><table>{''.join(lines)}</table>{footer}</div>"
 
 
@@ -124,8 +119,3 @@ def number(value: float | None) -> str:
         return f"{value:.3g}"
     digits = 1 if abs(value) >= 100 else 2 if abs(value) >= 1 else 4
     return f"{value:,.{digits}f}"
-
-
-def _escaped(text: str) -> str:
-    escaped = html.escape(text.lstrip()).replace("\n", "<br>")
-    return "&emsp;" + escaped if text.startswith("  ") else escaped

@@ -8,7 +8,7 @@ work in the worker and `observe_s` of that observing). Between its episodes a la
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -22,19 +22,7 @@ SHARES = ("stepping", "observing", "waiting", "inferring", "handing over", "rese
 BATCH_COLUMNS = ("leg", "batch", "batch_size", "batched", "inferred")
 """What `BatchRows` wants of each chunk."""
 
-_COLUMNS = [
-    "leg",
-    "lane",
-    "requested",
-    "batched",
-    "inferred",
-    "executed",
-    "busy_s",
-    "observe_s",
-    "steps",
-    "batch",
-    "batch_size",
-]
+_COLUMNS = (*BATCH_COLUMNS, "lane", "requested", "executed", "busy_s", "observe_s", "steps")
 _FINEST_S = 0.02
 _MOST_BINS = 1 << 16
 _WINDOW_CHUNKS = 1200
@@ -152,7 +140,7 @@ def concurrent_slots(begins: Iterable[float], ends: Iterable[float]) -> Iterator
 
 def load_timing(folder: FolderLike) -> RunTiming | None:
     """The timing of a run folder; None where no chunk is recorded."""
-    spans = _spans(folder)
+    spans = leg_spans(folder)
     if not spans:
         return None
     offsets = dict(zip(spans, np.cumsum([0.0, *(b - a for a, b in spans.values())]), strict=False))
@@ -186,11 +174,11 @@ def load_timing(folder: FolderLike) -> RunTiming | None:
     )
 
 
-def _parts(folder: FolderLike) -> Iterator[dict[str, Array]]:
-    """The columns of some thousand chunks at a time, delivered ones only; NaN where one was not
+def _parts(folder: FolderLike, names: Sequence[str] = _COLUMNS) -> Iterator[dict[str, Array]]:
+    """Yield columns of some thousand chunks at a time, delivered ones only; NaN where one was not
     executed."""
-    for batch in read_table(folder, "chunks", _COLUMNS):
-        columns = {name: batch[name].to_numpy(zero_copy_only=False) for name in _COLUMNS}
+    for batch in read_table(folder, "chunks", names):
+        columns = {name: batch[name].to_numpy(zero_copy_only=False) for name in names}
         yield _where(np.isfinite(columns["requested"]), columns)
 
 
@@ -198,10 +186,10 @@ def _where(rows: Array, columns: Mapping[str, Array]) -> dict[str, Array]:
     return {name: column[rows] for name, column in columns.items()}
 
 
-def _spans(folder: FolderLike) -> dict[int, tuple[float, float]]:
+def leg_spans(folder: FolderLike) -> dict[int, tuple[float, float]]:
     """The first request and the last execution of each leg, legs in order."""
     spans: dict[int, tuple[float, float]] = {}
-    for part in _parts(folder):
+    for part in _parts(folder, ("leg", "requested", "inferred", "executed")):
         for leg in np.unique(part["leg"]):
             mine = part["leg"] == leg
             ends = np.fmax(part["executed"][mine], part["inferred"][mine])

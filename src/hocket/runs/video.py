@@ -15,7 +15,7 @@ from hocket.errors import MissingExtraError, UnknownNameError
 from hocket.records.evidence import Evidence
 from hocket.records.folder import RunFolder
 from hocket.records.state_rows import KeptStates
-from hocket.records.video.rerender import Rendered, RenderJob, VideoWorkers, VideoWorkersConfig
+from hocket.records.video.rerender import Rendered, RenderJob, VideoWorkers
 from hocket.records.video.selection import VideoSelection
 from hocket.runs.assembly import Assembly, examine_python
 from hocket.runs.config import EvalConfig
@@ -168,12 +168,16 @@ def rerender_episodes(
         return []
     spec = replace(assembly.worker(), renders=True, sinks=tuple(sinks), folder=str(folder.root))
     runtime = functools.partial(assembly.runtime, apart=True)
-    config = VideoWorkersConfig(
+    return VideoWorkers(
+        runtime,
+        spec,
+        jobs,
+        on_rendered,
         workers=workers or machine.cores(),
+        warm=warm,
         start_timeout_s=run.start_timeout_s,
         frame_timeout_s=run.step_timeout_s,
-    )
-    return VideoWorkers(runtime, spec, jobs, config, on_rendered, warm).run()
+    ).run()
 
 
 def wanted_videos(

@@ -206,7 +206,7 @@ class SiteWork(abc.ABC):
         self._beaten = time.perf_counter()
         return protocol.Beat(
             time.perf_counter() - self._start,
-            list(self._tally.done_here()),
+            list(self._tally.work),
             (checks.made, checks.differed),
             self._doing or self._tally.phase,
         )

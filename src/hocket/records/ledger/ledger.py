@@ -372,24 +372,17 @@ def _unnamed(ledger: LedgerView) -> Iterator[Path]:
 
 
 def _uncounted(ledger: LedgerView) -> Iterator[Path]:
-    """Folders of attempts without an episode; unfinished and used-up files of the others."""
-    if not ledger.folder.episodes.is_dir():
-        return
-    counted = {episode.trial: episode for episode in ledger.episodes()}
-    for trial in ledger.trials():
-        folder = ledger.folder.episodes / trial.slug
-        if not folder.is_dir():
+    """Yield folders of attempts without an episode, and the waste in those of the others."""
+    counted = {episode[:2]: episode for episode in ledger.episodes()}
+    for trial, number, folder in ledger.attempt_folders():
+        if (episode := counted.get((trial, number))) is None:
+            yield folder
             continue
-        episode = counted.get(trial)
-        for attempt in [path for path in folder.iterdir() if path.name.isdecimal()]:
-            if episode is None or int(attempt.name) != episode.attempt:
-                yield attempt
-                continue
-            for path in attempt.iterdir():
-                name = str(path.relative_to(ledger.folder.root))
-                is_waste = path.suffix in (TEMPORARY, ROWS) and name not in episode.files
-                if is_waste and path.is_file():
-                    yield path
+        for path in folder.iterdir():
+            name = str(path.relative_to(ledger.folder.root))
+            is_waste = path.suffix in (TEMPORARY, ROWS) and name not in episode.files
+            if is_waste and path.is_file():
+                yield path
 
 
 def _remove_empty_trial(deleted: Path, episodes: Path) -> None:

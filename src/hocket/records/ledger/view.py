@@ -6,8 +6,9 @@ import json
 import math
 import sqlite3
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from hocket.core.data import EnvSpec, Episode, Outcome, Trial
@@ -134,6 +135,18 @@ class LedgerView:
         """The files that hold a table's rows, oldest first."""
         rows = self._rows("SELECT name, rows, level, digest FROM segments ORDER BY rowid")
         return [found for row in rows if (found := Segment(*row)).table == table]
+
+    def attempt_folders(self) -> Iterator[tuple[Trial, int, Path]]:
+        """Yield each folder that an attempt has left, with its trial and number, in planned order;
+        those of a run under way are among them."""
+        if not self.folder.episodes.is_dir():
+            return
+        for trial in self.trials():
+            folder = self.folder.episodes / trial.slug
+            if folder.is_dir():
+                numbered = [path for path in folder.iterdir() if path.name.isdecimal()]
+                for path in sorted(numbered, key=lambda path: int(path.name)):
+                    yield trial, int(path.name), path
 
     def close(self) -> None:
         """Give the connection back. Closing twice is safe."""

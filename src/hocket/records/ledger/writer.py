@@ -29,10 +29,10 @@ from hocket.records.parquet import digest_of, merge_segments
 from hocket.system.durable import sync_disk
 
 _MERGED_AT_ONCE = 16
-"""Segments of one level that become one of the next. Chosen by hand; no benchmark row."""
+"""Segments of one level that become one of the next."""
 _LARGEST_MERGE = 64 << 20
 """Most bytes that are merged while a run goes on. Merging more would keep the thread from
-committing for long, and costs as much as writing them did; such files are few. Chosen by hand."""
+committing for long, and costs as much as writing them did; such files are few."""
 _LAST_MERGE = 16 << 20
 """Most bytes that are merged at the end of a run, which a user waits for."""
 

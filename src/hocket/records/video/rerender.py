@@ -47,16 +47,6 @@ class Rendered:
     """How long a worker took, its start included."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VideoWorkersConfig:
-    """How many workers render, and how long they may be silent."""
-
-    workers: int = 1
-    start_timeout_s: float = 300.0
-    """Longest until a worker's first frame: it starts, imports and builds before."""
-    frame_timeout_s: float = 60.0
-
-
 @dataclass(slots=True)
 class VideoWorker:
     """One worker, or none while it is to be started anew, and the job that it does."""
@@ -85,17 +75,22 @@ class VideoWorkers:
         build_runtime: Callable[[], Runtime],
         spec: WorkerSpec,
         jobs: Sequence[RenderJob],
-        config: VideoWorkersConfig,
         on_rendered: Callable[[Rendered], None] = lambda _: None,
+        *,
+        workers: int = 1,
         warm: Sequence[Borrowed] = (),
+        start_timeout_s: float = 300.0,
+        frame_timeout_s: float = 60.0,
     ) -> None:
+        """`start_timeout_s`: longest until a worker's first frame, before which it starts, imports
+        and builds; `frame_timeout_s`: longest until the next."""
         self._build_runtime = build_runtime
         self._runtime: Runtime | None = None
         self._spec = spec
-        self._config = config
+        self._start_timeout_s, self._frame_timeout_s = start_timeout_s, frame_timeout_s
         self._on_rendered = on_rendered
         self._waiting = deque(jobs)
-        count = max(1, min(config.workers, len(jobs)))
+        count = max(1, min(workers, len(jobs)))
         self._workers = [
             VideoWorker(link=lent.link, lent=lent, live=lent.live) for lent in warm[:count]
         ]
@@ -219,8 +214,7 @@ class VideoWorkers:
         now, steps = time.monotonic(), worker.link.steps(0)
         if steps != worker.steps:
             worker.steps, worker.moved, worker.has_frame = steps, now, True
-        config = self._config
-        limit = config.frame_timeout_s if worker.has_frame else config.start_timeout_s
+        limit = self._frame_timeout_s if worker.has_frame else self._start_timeout_s
         if now - worker.moved > limit:
             raise WorkerFailed(f"A worker made no frame for {now - worker.moved:.0f} s.")
 

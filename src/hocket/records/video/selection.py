@@ -18,10 +18,10 @@ from hocket.core.data import Episode, Outcome, Trial
 from hocket.errors import ConfigError
 
 FAILURES_OF_FEW = 3
-"""How many failures of each task the selection `few` has. Chosen by hand, to be looked at."""
+"""How many failures of each task the selection `few` has: as many as people look at."""
 _TRIALS_OF_FEW = 5
 """Of how many trials of each task `few` chooses where it is filmed while they run: nobody knows
-then how they end, and each costs its encoding. Chosen by hand."""
+then how they end, and each costs its encoding."""
 
 
 @dataclass(frozen=True, slots=True)

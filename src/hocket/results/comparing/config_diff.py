@@ -1,4 +1,4 @@
-"""Says in words what two runs differ in: plans, the settings that make a trial, versions."""
+"""What two runs differ in, in words: plans, the settings that make a trial, versions."""
 
 from __future__ import annotations
 

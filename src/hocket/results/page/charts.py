@@ -51,7 +51,11 @@ def interval_chart(
     def position(value: float) -> float:
         return 100 * (min(max(value, low), high) - low) / ((high - low) or 1.0)
 
-    grid = join(_line(position(at), "tick-zero" if at == zero else "tick") for at, _ in ticks)
+    def tick(at: float) -> Markup:
+        kind, place = "tick-zero" if at == zero else "tick", _pc(position(at))
+        return tag("line", class_=kind, x1=place, x2=place, y1=0, y2="100%")
+
+    grid = join(tick(at) for at, _ in ticks)
     lines = []
     for row in rows:
         marks: list[Child] = [grid]
@@ -106,6 +110,14 @@ def share_bar(parts: Mapping[str, float], kinds: Mapping[str, str]) -> Markup:
     ]
     words = ", ".join(f"{name} {100 * value / total:.0f} %" for name, value in parts.items())
     return tag("div", *pieces, class_="shares", role="img", aria_label=words)
+
+
+def counted_bar(counts: Mapping[str, tuple[str, int]]) -> Markup:
+    """A bar of counts by name, each with its colour's name, and its legend."""
+    parts = {name: float(count) for name, (_, count) in counts.items()}
+    kinds = {name: kind for name, (kind, _) in counts.items()}
+    entries = [(kind, name, f"{count:,}") for name, (kind, count) in counts.items()]
+    return join(share_bar(parts, kinds), legend(entries))
 
 
 def legend(entries: Iterable[tuple[str, str, str]]) -> Markup:
@@ -222,10 +234,6 @@ def _columns(floor: Array, tops: Array, columns: int, tallest: int) -> str:
         for i, (low, top) in enumerate(zip(floor, tops, strict=True))
         if top > low
     )
-
-
-def _line(percent: float, kind: str) -> Markup:
-    return tag("line", class_=kind, x1=_pc(percent), x2=_pc(percent), y1=0, y2="100%")
 
 
 def _tick_label(percent: float, text: str) -> Markup:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +15,7 @@ from hocket.results.comparing.side import Side
 from hocket.results.page.charts import (
     LONG,
     IntervalRow,
+    counted_bar,
     extent,
     interval_chart,
     legend,
@@ -24,13 +24,13 @@ from hocket.results.page.charts import (
     tiles,
 )
 from hocket.results.page.markup import (
-    Child,
     Markup,
     Section,
     breakable,
     document,
     file_link,
     join,
+    table,
     tag,
 )
 from hocket.results.page.pair_films import films_section
@@ -109,13 +109,13 @@ def _pair_bar(found: RunComparison) -> Markup | None:
     if pairs is None or pairs.n == 0:
         return None
     counts = (pairs.both, pairs.only_a, pairs.only_b, pairs.neither)
-    parts = dict(zip(_KINDS, map(float, counts), strict=True))
-    entries = [(_KINDS[name], name, f"{int(count):,}") for name, count in parts.items()]
-    return join(share_bar(parts, _KINDS), legend(entries))
+    named = zip(_KINDS.items(), counts, strict=True)
+    return counted_bar({name: (kind, count) for (name, kind), count in named})
 
 
 def _tiles(found: RunComparison) -> Markup:
-    overall, shown = found.comparison.overall, _shown(found)
+    overall = found.comparison.overall
+    shown = percent if found.comparison.of == "success" else number
     entries = [("a", shown(overall.a)), ("b", shown(overall.b)), ("pairs", f"{overall.n:,}")]
     if overall.p_value is not None:
         entries.append((f"p, {overall.test}", f"{overall.p_value:.2g}"))
@@ -123,10 +123,6 @@ def _tiles(found: RunComparison) -> Markup:
         what = "pairs needed" if found.comparison.tasks_as == "strata" else "tasks needed"
         entries.append((what, f"about {found.comparison.needed:,}"))
     return tiles((name, figure, None) for name, figure in entries)
-
-
-def _shown(found: RunComparison) -> Callable[[float | None], str]:
-    return percent if found.comparison.of == "success" else number
 
 
 def _alerts(found: RunComparison) -> Markup:
@@ -241,17 +237,15 @@ def _runs_section(found: RunComparison) -> Section:
         ("exactness", str(a.claim), str(b.claim)),
         *subject_differences(a.config, b.config),
     ]
-    head = tag("tr", tag("th"), tag("th", "a"), tag("th", "b"))
-    lines: list[Child] = [
+    lines = [
         tag("tr", tag("td", name), tag("td", left, class_="long"), tag("td", right, class_="long"))
         for name, left, right in rows
     ]
-    table = tag("table", tag("thead", head), tag("tbody", *lines))
     return Section(
         anchor="runs",
         title="The two runs",
         lead="Their trials are the same; this is what differs.",
-        body=tag("div", table, class_="scroll"),
+        body=tag("div", table(("", "a", "b"), lines), class_="scroll"),
     )
 
 
@@ -265,10 +259,10 @@ def _ended(side: Side) -> str:
     return f"{len(side.episodes):,} of {len(side.trials):,}"
 
 
-def jobs_page(title: str, table: ArmTable) -> str:
+def jobs_page(title: str, runs: ArmTable) -> str:
     """The page: success of each run with its interval, the numbers, and each run with its link or
     error."""
-    reported = [(arm, arm.report) for arm in table.arms if arm.report is not None]
+    reported = [(arm, arm.report) for arm in runs.arms if arm.report is not None]
     rows = [score_row(arm.name, report.overall, judged=True) for arm, report in reported]
     sections = [
         Section(
@@ -281,15 +275,15 @@ def jobs_page(title: str, table: ArmTable) -> str:
             anchor="numbers",
             title="Numbers",
             # It is scrolled where the screen is narrower than its numbers.
-            body=tag("div", Markup(table.table().html()), style="overflow-x:auto"),
+            body=tag("div", Markup(runs.table().html()), style="overflow-x:auto"),
         ),
         Section(anchor="runs", title="Runs", body=tag("ul", *(_link(arm) for arm, _ in reported))),
     ]
-    if table.failed:
-        errors = [tag("div", tag("h3", name), tag("pre", why)) for name, why in table.failed]
+    if runs.failed:
+        errors = [tag("div", tag("h3", name), tag("pre", why)) for name, why in runs.failed]
         sections.append(Section(anchor="failed", title="Not made", body=join(errors)))
     trials = sum(len(report.episodes) for _, report in reported)
-    told = f"{len(reported)} of {len(table.arms)} runs, {trials:,} episodes."
+    told = f"{len(reported)} of {len(runs.arms)} runs, {trials:,} episodes."
     head = tag("p", told, class_="big-note")
     return document(title=title, kicker="hocket eval", head=head, sections=sections)
 

@@ -1,7 +1,6 @@
 """How each episode ended: a grid of tasks and seeds, and the table that it leads to.
 
-The bounds on how much is shown are chosen by hand, so that a page of 100,000 episodes stays a
-page that a browser opens at once.
+The bounds on how much is shown keep a page of 100,000 episodes one that a browser opens at once.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 
 from hocket.core.data import Episode, Outcome, Trial
 from hocket.results.page.charts import LONG, legend
-from hocket.results.page.markup import Markup, breakable, file_link, join, tag
+from hocket.results.page.markup import Markup, breakable, file_link, join, table, tag
 from hocket.results.recorded import RecordedRun
 from hocket.results.tables import number
 
@@ -96,7 +95,13 @@ def outcome_grid(run: RecordedRun, listed: Listed) -> Markup:
         lines.append(tag("div", label, tag("div", *cells, class_=kind, style=width), class_="g"))
     kind = "grid pooled" if together else "grid"
     kind += " scroll long" if len(rows) > LONG else ""
-    return join(tag("div", *lines, class_=kind), _key(run, together=together))
+    key = [(kind, name, f"{count:,}") for name, (kind, count) in outcome_counts(run).items()]
+    note = "A cell holds several trials: the fuller its colour, the more of them succeeded."
+    return join(
+        tag("div", *lines, class_=kind),
+        legend(key),
+        tag("p", note, class_="note") if together else None,
+    )
 
 
 def _heads(seeds: Sequence[int]) -> Markup:
@@ -111,12 +116,6 @@ def _heads(seeds: Sequence[int]) -> Markup:
 
 def _width(columns: int) -> str:
     return f"--n:{max(columns, 12)}"
-
-
-def _key(run: RecordedRun, *, together: bool) -> Markup:
-    entries = [(kind, name, f"{count:,}") for name, (kind, count) in outcome_counts(run).items()]
-    note = "A cell holds several trials: the fuller its colour, the more of them succeeded."
-    return join(legend(entries), tag("p", note, class_="note") if together else None)
 
 
 def outcome_counts(run: RecordedRun) -> dict[str, tuple[str, int]]:
@@ -171,7 +170,6 @@ def episode_table(run: RecordedRun, listed: Listed) -> Markup:
     """A line for each listed episode; the script above it filters."""
     heads = ("task", "seed", "outcome", "steps", "return", "chunks", "seconds", "attempts", "video")
     numbers = {"seed", "steps", "return", "chunks", "seconds", "attempts"}
-    head = tag("tr", *(tag("th", name, class_="n" if name in numbers else None) for name in heads))
     rows = [_line(run, episode, listed.anchors[episode.trial]) for episode in listed.episodes]
     total = len(run.report.episodes)
     note = None
@@ -182,8 +180,8 @@ def episode_table(run: RecordedRun, listed: Listed) -> Markup:
             "failures. All of them are in report.json and ledger.sqlite.",
             class_="note",
         )
-    table = tag("table", tag("thead", head), tag("tbody", *rows), id="episodes-table")
-    return join(_filters(listed), tag("div", table, class_="scroll tall"), note)
+    shown = table(heads, rows, numbers=numbers, id="episodes-table")
+    return join(_filters(listed), tag("div", shown, class_="scroll tall"), note)
 
 
 def _filters(listed: Listed) -> Markup:

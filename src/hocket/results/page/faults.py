@@ -12,7 +12,7 @@ from hocket.core.data import Episode, Outcome, Trial
 from hocket.records.evidence import KILLED, Evidence
 from hocket.results import stats
 from hocket.results.page.episodes import Listed
-from hocket.results.page.markup import Markup, Section, breakable, file_link, join, tag
+from hocket.results.page.markup import Markup, Section, breakable, file_link, join, table, tag
 from hocket.results.page.videos import screen
 from hocket.results.recorded import RecordedRun
 from hocket.results.tables import interval_text, percent
@@ -171,20 +171,13 @@ def label_section(run: RecordedRun, listed: Listed) -> Section | None:
     if not labelled:
         return None
     heads = ("label", "failures", "share", "95 % interval", "episodes")
-    head = tag(
-        "tr", *(tag("th", name, class_="n" if name == "failures" else None) for name in heads)
-    )
     ranked = sorted(kinds.items(), key=lambda item: (-len(item[1]), item[0]))
     rows = [_label_row(label, some, labelled, listed) for label, some in ranked]
     lead = f"{labelled:,} of {len(failures):,} failures have a label; shares are of these."
     if others := sum(e.trial.id in run.labels for e in run.report.episodes) - labelled:
         lead += f" {others:,} other episodes have one, too."
-    body = tag(
-        "div",
-        tag("table", tag("thead", head), tag("tbody", *rows)),
-        class_="scroll",
-        id="label-table",
-    )
+    shown = table(heads, rows, numbers={"failures"})
+    body = tag("div", shown, class_="scroll", id="label-table")
     return Section(anchor="labels", title="What went wrong", body=body, lead=lead)
 
 

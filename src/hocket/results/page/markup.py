@@ -10,7 +10,7 @@ import base64
 import hashlib
 import html
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from typing import Union
@@ -44,6 +44,18 @@ def tag(name: str, /, *children: Child, **attributes: Attribute) -> Markup:
 def join(*children: Child) -> Markup:
     """The pieces one after the other, each escaped where it is no Markup."""
     return Markup("".join(_text(child) for child in children))
+
+
+def table(
+    heads: Sequence[str],
+    rows: Iterable[Markup],
+    *,
+    numbers: Collection[str] = (),
+    **attributes: Attribute,
+) -> Markup:
+    """A table; the heads of `numbers` stand to the right, as their cells do."""
+    head = tag("tr", *(tag("th", name, class_="n" if name in numbers else None) for name in heads))
+    return tag("table", tag("thead", head), tag("tbody", *rows), **attributes)
 
 
 def breakable(name: str) -> Markup:

@@ -12,12 +12,12 @@ from hocket.core.data import Outcome
 from hocket.records.folder import RunFolder
 from hocket.results.page.charts import (
     IntervalRow,
+    counted_bar,
     extent,
     histogram,
     interval_chart,
     legend,
     nice_ceiling,
-    share_bar,
     tiles,
 )
 from hocket.results.page.episodes import (
@@ -87,13 +87,8 @@ def report_page(run: RecordedRun) -> str:
 
 
 def _hero(run: RecordedRun) -> Markup:
-    score = run.report.overall
-    counts = outcome_counts(run)
-    parts = {name: float(count) for name, (_, count) in counts.items()}
-    kinds = {name: kind for name, (kind, _) in counts.items()}
-    entries = [(kind, name, f"{count:,}") for name, (kind, count) in counts.items()]
-    right = join(share_bar(parts, kinds), legend(entries), _tiles(run))
-    return tag("div", tag("div", *_headline(score)), tag("div", right), class_="hero")
+    right = join(counted_bar(outcome_counts(run)), _tiles(run))
+    return tag("div", tag("div", *_headline(run.report.overall)), tag("div", right), class_="hero")
 
 
 def _headline(score: Score) -> Iterable[Child]:

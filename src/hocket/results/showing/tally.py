@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from hocket.core.data import Episode, Outcome
 from hocket.core.events import (
@@ -28,8 +29,7 @@ from hocket.results import stats
 from hocket.results.report import Throughput
 
 WINDOW_S = 10.0
-"""Current speeds cover this many seconds, so that a slow start does not weigh on them for ever.
-Chosen by hand; no benchmark row."""
+"""Current speeds cover this many seconds, so that a slow start does not weigh on them for ever."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,19 +43,12 @@ class Speed:
     policy_busy: float
 
 
-@dataclass(slots=True)
-class _Work:
-    """What was done until `time`: the sums of WorkDone, which change with every batch."""
+class _Moment(NamedTuple):
+    """What had been done at a time, and how many trials had ended."""
 
-    time: float = 0.0
-    steps: int = 0
-    executed: int = 0
-    delivered: int = 0
-    batches: int = 0
-    worked_s: float = 0.0
-    inferred_s: float = 0.0
-    episodes: int = 0
-    """Trials that had ended, as they were counted last."""
+    time: float
+    work: WorkDone
+    episodes: int
 
 
 class Tally:
@@ -90,22 +83,29 @@ class Tally:
         self._last = 0.0
         """When a batch or a chunk was last done; waiting for files at the end is no work."""
         self._now = 0.0
-        self._total = _Work()
-        self._recent: deque[_Work] = deque()
+        self.work = WorkDone()
+        """What was done in this part of the run."""
+        self._recent: deque[_Moment] = deque()
 
     def on(self, event: Event) -> None:
         if isinstance(event, BatchInferred):
             if self._began is None:
                 self._began, self.phase = event.began, "running"
             self._mark(event.time)
-            self._total.delivered += len(event.delivered) - event.delivered.count(None)
-            self._total.batches += 1
-            self._total.inferred_s += event.ended - event.began
+            work = self.work
+            self.work = work._replace(
+                delivered=work.delivered + len(event.delivered) - event.delivered.count(None),
+                batches=work.batches + 1,
+                inferred_s=work.inferred_s + (event.ended - event.began),
+            )
         elif isinstance(event, ChunksExecuted):
             self._mark(event.time)
-            self._total.executed += len(event.lanes)
-            self._total.steps += sum(event.steps)
-            self._total.worked_s += sum(event.busy)
+            work = self.work
+            self.work = work._replace(
+                executed=work.executed + len(event.lanes),
+                steps=work.steps + sum(event.steps),
+                worked_s=work.worked_s + sum(event.busy),
+            )
         elif isinstance(event, EpisodesEnded):
             self._now = max(self._now, event.time)
             self.outcomes.update(episode.outcome for episode in event.episodes)
@@ -166,25 +166,20 @@ class Tally:
         span = self._now - self._recent[0].time if len(self._recent) > 1 else 0.0
         if span <= 0:
             return None
-        before, now = self._recent[0], self._total
+        (_, before, episodes), now = self._recent[0], self.work
         batches = now.batches - before.batches
         inferred_s = now.inferred_s - before.inferred_s
         return Speed(
             steps_per_s=(now.steps - before.steps) / span,
-            episodes_per_s=(self.done - before.episodes) / span,
+            episodes_per_s=(self.done - episodes) / span,
             mean_batch=(now.delivered - before.delivered) / batches if batches else None,
             cores_busy=min(1.0, (now.worked_s - before.worked_s) / span / self.cores),
             policy_busy=min(1.0, inferred_s / span / self._concurrency),
         )
 
-    def done_here(self) -> WorkDone:
-        """What was done in this part of the run."""
-        total = self._total
-        return WorkDone(*(getattr(total, name) for name in WorkDone._fields))
-
     def throughput(self) -> Throughput:
         """What was done, over the time from the first batch to the last executed chunk."""
-        total = self._total
+        total = self.work
         wall_s = max(0.0, self._last - (self._began or 0.0))
         return Throughput(
             env_steps=total.steps,
@@ -211,7 +206,7 @@ class Tally:
         self.lanes = self.lanes_up = sum(site.lanes for site in event.sites)
         self.cores = max(1, sum(site.cores for site in event.sites))
         self._concurrency = max(1, len(event.sites))
-        self._total = _Work(event.time, *event.done)
+        self.work = event.done
         # What they did is heard of later than that they began.
         if self._began is None and any(site.running for site in event.sites):
             self._began = event.time
@@ -224,7 +219,7 @@ class Tally:
         self._last = at
         self._now = max(self._now, at)
         if not self._recent or at - self._recent[-1].time > 0.5:
-            self._recent.append(replace(self._total, time=at, episodes=self.done))
+            self._recent.append(_Moment(at, self.work, self.done))
             while self._recent[0].time < at - WINDOW_S:
                 self._recent.popleft()
 

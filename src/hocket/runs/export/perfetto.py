@@ -20,7 +20,7 @@ import numpy as np
 
 from hocket.core.data import Array, Episode
 from hocket.records.parquet import read_table
-from hocket.results.timing import BATCH_COLUMNS, BatchRows, concurrent_slots
+from hocket.results.timing import BATCH_COLUMNS, BatchRows, concurrent_slots, leg_spans
 from hocket.runs.demonstrations.chosen import ChosenRun, ExportConfig, Watcher
 from hocket.runs.export import new_file
 
@@ -68,7 +68,7 @@ def _events(run: ChosenRun, lanes: _Lanes, watcher: Watcher) -> Iterator[Event]:
     offsets, batches = _offsets(run), BatchRows()
     chosen = {episode.trial.id: episode for episode in run.episodes}
     for episode, rows in _by_episode(run, chosen):
-        offset = offsets[rows[0]["leg"]]
+        offset = offsets.get(rows[0]["leg"], 0.0)
         yield from lanes.events(episode, rows, offset, run.label(episode))
         told = [[row[name] for name in BATCH_COLUMNS] for row in rows if row["batch"] is not None]
         batches.add(np.array(told, np.float64).reshape(-1, 5) + np.array([0, 0, 0, offset, offset]))
@@ -180,24 +180,10 @@ def _by_episode(
 
 def _offsets(run: ChosenRun) -> dict[int, float]:
     """The seconds to add to the times of each leg, so that legs follow each other."""
-    spans: dict[int, tuple[float, float]] = {}
-    for batch in read_table(run.folder, "chunks", ["leg", "requested", "inferred", "executed"]):
-        legs = batch["leg"].to_numpy()
-        begins = batch["requested"].to_numpy(zero_copy_only=False)
-        ends = np.fmax(
-            batch["inferred"].to_numpy(zero_copy_only=False),
-            batch["executed"].to_numpy(zero_copy_only=False),
-        )
-        for leg in np.unique(legs).tolist():
-            mine = legs == leg
-            old = spans.get(leg, (math.inf, -math.inf))
-            begin = np.fmin.reduce(begins[mine], initial=old[0])
-            spans[leg] = (float(begin), float(np.fmax.reduce(ends[mine], initial=old[1])))
     offsets, now = {}, 0.0
-    for leg, (begin, end) in sorted(spans.items()):
-        begin = begin if math.isfinite(begin) else 0.0
+    for leg, (begin, end) in leg_spans(run.folder).items():
         offsets[leg] = now - begin
-        now += max(0.0, end - begin) + _GAP_S
+        now += end - begin + _GAP_S
     return offsets
 
 
