@@ -174,7 +174,7 @@ def test_a_label_sticks_and_every_page_sees_it(run: Path, address: str) -> None:
         other.until("snapshot")
         page.say(cell=2, label="  dropped ")
         assert other.until("change", "labels")["labels"] == {"2": "dropped"}
-        assert load_labels(run)[TRIALS[2].id].text == "dropped"
+        assert load_labels(run)[TRIALS[2].id] == "dropped"
         page.say(cell=7, label="missed")
         assert "has not ended" in page.until("refused")["text"]
         page.say(cell=2, label="")

@@ -51,7 +51,7 @@ class Cells:
 
     def __init__(self, folder: Path) -> None:
         self._path = RunFolder.at(folder).ledger
-        self._connection = schema.open_to_read(self._path)
+        self._connection = schema.open_checked(self._path, to_read=True)
         self._version: int | None = None
         self.plan = NOTHING
         self.outcomes = bytearray()

@@ -112,7 +112,10 @@ def _line(name: str, path: Path, *, alive: bool) -> dict[str, Any]:
 
 def _counted(path: Path) -> dict[str, Any]:
     ledger = RunFolder.at(path).ledger
-    with contextlib.closing(schema.open_to_read(ledger)) as connection, schema.translated(ledger):
+    with (
+        contextlib.closing(schema.open_checked(ledger, to_read=True)) as connection,
+        schema.translated(ledger),
+    ):
         ((planned,),) = connection.execute("SELECT COUNT(*) FROM trials")
         rows = connection.execute(
             "SELECT suite, task, outcome, COUNT(*) FROM episodes JOIN trials ON id = trial"

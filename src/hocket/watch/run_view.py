@@ -286,7 +286,7 @@ class RunView:
         if at == self._labels_at:
             return False
         self._labels_at = at
-        self._labels = {trial: label.text for trial, label in load_labels(self.folder).items()}
+        self._labels = load_labels(self.folder)
         return True
 
     def _labels_by_cell(self) -> dict[int, str]:
