@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -197,18 +199,12 @@ def test_readers_and_the_page_follow_every_run_of_a_table(
     Seen.made.clear()
     pages: list[tuple[Path, bool]] = []
 
-    class Page:
-        address = "http://here"
+    @contextlib.contextmanager
+    def page(folder: Path, *, is_one_run: bool) -> Iterator[str]:
+        pages.append((folder, is_one_run))
+        yield "http://here"
 
-        def __init__(self, folder: Path, *, is_one_run: bool) -> None:
-            pages.append((folder, is_one_run))
-
-        def __enter__(self) -> Page:
-            return self
-
-        def __exit__(self, *_: object) -> None: ...
-
-    monkeypatch.setattr("hocket.watch.process.Beside", Page)
+    monkeypatch.setattr("hocket.watch.process.beside", page)
     follow = ["--watch", "--reader", f"{__name__}:Seen=here"]
     flags = ["--episodes", "1", "--video", "none", "--perturb", "state:noise=5"]
     assert verb.run([*TOY, *flags, *follow, "--out", str(tmp_path / "out")]) == 0

@@ -81,7 +81,7 @@ def test_failures_that_ended_last_come_last(folder: Path, cells: Cells) -> None:
     cells.update()
     go_on(folder, TRIALS[6:])
     cells.update()
-    found = cells.last_ended(("failure", "error"), 3)
+    found = cells.last_failed(3)
     assert [(one.cell, one.outcome) for one in found] == [(15, "E"), (18, "F"), (19, "F")]
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from websockets.exceptions import InvalidStatus
@@ -17,6 +19,8 @@ from hocket.records.folder import RunFolder
 from hocket.records.labels import load_labels
 from hocket.records.ledger.ledger import Ledger
 from hocket.watch.guard import Admission, names_of, read_key
+from hocket.watch.run_view import RunView
+from support.processes import DEADLINE_S
 from support.recorded_runs import FAILURE, SUCCESS, plan, play, record_run
 from support.watched import TOKEN, get, joined, served
 
@@ -212,6 +216,30 @@ def test_a_folder_lists_its_runs_and_leads_to_each(run: Path, tmp_path: Path) ->
             assert one.until("snapshot")["outcomes"] == "SSFFSSSS"
         with joined(address, "link") as one:
             assert "no run" in one.until("error")["text"]
+
+
+def test_a_run_is_closed_once_nobody_reads_it(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    poll, close, did = RunView.poll, RunView.close, list[str]()
+    reads, may_go_on = threading.Event(), threading.Event()
+
+    def slow_poll(view: RunView) -> Any:
+        reads.set()
+        may_go_on.wait(DEADLINE_S)
+        found = poll(view)
+        did.append("read")
+        return found
+
+    def told_close(view: RunView) -> None:
+        did.append("closed")
+        close(view)
+
+    monkeypatch.setattr(RunView, "poll", slow_poll)
+    monkeypatch.setattr(RunView, "close", told_close)
+    with served(run) as address:
+        get(address, "film//0/0/front.mp4")
+        assert reads.wait(DEADLINE_S)
+        threading.Timer(0.2, may_go_on.set).start()
+    assert did == ["read", "closed"]
 
 
 def test_a_run_that_has_not_begun_is_waited_for(tmp_path: Path) -> None:

@@ -80,10 +80,10 @@ def shown(folder: Path, *, wanted: bool, is_one_run: bool = True) -> Iterator[No
     if not wanted:
         yield
         return
-    from hocket.watch.process import Beside
+    from hocket.watch.process import beside
 
-    with Beside(folder.absolute(), is_one_run=is_one_run) as page:
-        sys.stderr.write(f"Watch it at {page.address}\n")
+    with beside(folder.absolute(), is_one_run=is_one_run) as address:
+        sys.stderr.write(f"Watch it at {address}\n")
         sys.stderr.flush()
         yield
     sys.stderr.write(

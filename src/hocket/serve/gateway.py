@@ -82,7 +82,8 @@ class Gateway:
         return reply
 
     def leave(self, caller: Caller) -> None:
-        """Sessions outlive connections: a client that has no other is forgotten after a while."""
+        """Forget clients that have no other connection, after a while: sessions outlive
+        connections."""
         self._clients.leave(caller)
 
     async def close(self) -> None:

@@ -8,7 +8,7 @@ import os
 import pickle
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -94,8 +94,7 @@ class _ReaderBench(Bench[Reader]):
     @contextmanager
     def reader(self, told: int = 0) -> Iterator[Reader]:
         """A new reader that was told the first events; closed in the end."""
-        reader = self._make()
-        try:
+        with closing(self._make()) as reader:
             for event in self.events[:told]:
                 try:
                     reader.on(event)
@@ -103,8 +102,6 @@ class _ReaderBench(Bench[Reader]):
                     name = type(event).__name__
                     raise Broken(f"At {name} it raised {type(exc).__name__}: {exc}.") from exc
             yield reader
-        finally:
-            reader.close()
 
 
 @functools.lru_cache(maxsize=1)

@@ -89,7 +89,7 @@ class ScriptedPolicy:
         return self._misbehave(batch, self._values(batch))
 
     def close(self) -> None:
-        """There is nothing to let go of."""
+        """Nothing is held."""
 
     def _values(self, batch: Batch) -> Array:
         bounds = [None if row.env is None else _bounds(row.env) for row in batch.rows]

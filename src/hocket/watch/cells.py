@@ -30,6 +30,9 @@ PENDING, LOST = ".", "L"
 _MOST_GAPS = 500
 """Trials that are asked for one by one; where more are missing, all since the first are read."""
 
+_MOST_SIBLINGS = 50
+"""Runs beside this one that are looked at, those that were written last."""
+
 
 class EndedCell(NamedTuple):
     """An episode that the ledger has, or an attempt that was lost."""
@@ -68,13 +71,13 @@ class Cells:
             return []
         return self._read_episodes()
 
-    def last_ended(self, outcomes: Sequence[str], most: int) -> list[EndedCell]:
-        """The episodes that ended last with one of these outcomes, oldest first."""
-        marks = ", ".join("?" * len(outcomes))
+    def last_failed(self, most: int) -> list[EndedCell]:
+        """The failures and errors that ended last, oldest first."""
         rows = self._rows(
             f"SELECT {_COLUMNS} FROM episodes e JOIN attempts a USING (trial, attempt)"
-            f" WHERE outcome IN ({marks}) ORDER BY a.leg DESC, a.began + e.seconds DESC LIMIT ?",
-            (*outcomes, most),
+            " WHERE outcome IN ('failure', 'error')"
+            " ORDER BY a.leg DESC, a.began + e.seconds DESC LIMIT ?",
+            (most,),
         )
         return [self._ended(row) for row in reversed(rows)]
 
@@ -211,7 +214,7 @@ def plain_rate(rate: stats.Rate) -> dict[str, Any]:
     }
 
 
-def find_twin(folder: Path, mine: Cells, *, most: int = 50) -> tuple[str, Cells] | None:
+def find_twin(folder: Path, mine: Cells) -> tuple[str, Cells] | None:
     """The run beside this one that had the same trials and was written before it last, with its
     cells; None where there is none."""
     siblings = []
@@ -220,7 +223,7 @@ def find_twin(folder: Path, mine: Cells, *, most: int = 50) -> tuple[str, Cells]
             if ledger.parent != folder:
                 siblings.append((ledger.stat().st_mtime, ledger.parent))
     began = (folder / "run.yaml").stat().st_mtime if (folder / "run.yaml").exists() else np.inf
-    for written, sibling in sorted(siblings, reverse=True)[:most]:
+    for written, sibling in sorted(siblings, reverse=True)[:_MOST_SIBLINGS]:
         if written > began:
             continue
         with contextlib.suppress(RunFolderError, sqlite3.Error):

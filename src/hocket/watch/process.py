@@ -14,7 +14,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from hocket.errors import HocketError
@@ -38,27 +38,21 @@ def serve(
     asyncio.run(serve_until_signal(server, on_ready, until=until))
 
 
-class Beside:
-    """A page beside a run, in a process of its own. A context manager; its end is the page's."""
-
-    def __init__(self, folder: Path, *, is_one_run: bool) -> None:
-        words = [sys.executable, "-m", __name__, str(folder), *(["run"] if is_one_run else [])]
-        self._child = Child(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        self.address = ""
-
-    def __enter__(self) -> Beside:
-        self.address = self._child.line(_START_S)
-        if not self.address:
-            said = self._child.ending()
-            self._child.end(0.0)
+@contextlib.contextmanager
+def beside(folder: Path, *, is_one_run: bool) -> Iterator[str]:
+    """Show the page of a folder from a process of its own, until the block ends; its address."""
+    words = [sys.executable, "-m", __name__, str(folder), *(["run"] if is_one_run else [])]
+    child = Child(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        address = child.line(_START_S)
+        if not address:
             raise HocketError(
-                f"The page could not be shown: its process {said} The run does not need it: leave "
-                f"out --watch, and try hocket watch beside it."
+                f"The page could not be shown: its process {child.ending()} The run does not need "
+                f"it: leave out --watch, and try hocket watch beside it."
             )
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._child.end(_END_S)
+        yield address
+    finally:
+        child.end(_END_S)
 
 
 def main() -> None:

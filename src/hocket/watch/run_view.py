@@ -232,8 +232,7 @@ class RunView:
         return lanes
 
     def _begin_feed(self, cells: Cells) -> None:
-        ended = cells.last_ended(("failure", "error"), _FEED)
-        self._feed.extend(self._item(cells, one) for one in ended)
+        self._feed.extend(self._item(cells, one) for one in cells.last_failed(_FEED))
         self._add_lost(cells)
 
     def _tell_ended(self, cells: Cells, ended: list[EndedCell]) -> dict[str, Any]:

@@ -41,8 +41,6 @@ _KEPT_CHANGES = 20
 """Changes that a page may be behind before it gets a new snapshot."""
 _LONGEST_MESSAGE = 16 << 10
 _MOST_PAGES = 200
-_IDLE_S = 60.0
-"""A run that no page has looked at for so long is no longer read."""
 _LOG = logging.getLogger("hocket.watch")
 _LOG.setLevel(logging.CRITICAL)  # what strangers send is no event of ours
 
@@ -76,7 +74,6 @@ class _Channel:
     """The lanes that each page looks at, and until when."""
     pictures: dict[int, tuple[int, bytes]] = field(default_factory=dict)
     """The newest picture of each lane, with when it was written."""
-    left_at: float = 0.0
     error: str | None = None
     task: asyncio.Task[None] | None = None
 
@@ -115,7 +112,6 @@ class WatchServer:
         )
         self._folder = FolderView(root)
         self._channels: dict[str, _Channel] = {}
-        self._pages = 0
         self._server: Server | None = None
 
     @property
@@ -146,10 +142,10 @@ class WatchServer:
         self._server.close()
         await self._server.wait_closed()
         for channel in self._channels.values():
-            if channel.task is not None:
-                channel.task.cancel()
-                await asyncio.gather(channel.task, return_exceptions=True)
-            channel.view.close()
+            async with channel.lock:  # no thread reads what is closed here
+                if channel.task is not None:
+                    channel.task.cancel()
+                channel.view.close()
 
     # -- pages and videos ----------------------------------------------------------------------
 
@@ -168,7 +164,7 @@ class WatchServer:
         if kind == "live":
             if headers.get("Upgrade", "").lower() != "websocket":
                 return files.text(HTTPStatus.UPGRADE_REQUIRED, "This is for WebSockets.\n")
-            if self._pages < _MOST_PAGES:
+            if sum(channel.pages for channel in self._channels.values()) < _MOST_PAGES:
                 return None
             words = f"{_MOST_PAGES} pages are open already.\n"
             return files.text(HTTPStatus.SERVICE_UNAVAILABLE, words)
@@ -207,7 +203,6 @@ class WatchServer:
             with contextlib.suppress(ConnectionClosed):
                 await connection.send(json.dumps({"kind": "error", "text": str(exc)}))
             return
-        self._pages += 1
         channel.pages += 1
         sending = asyncio.create_task(self._send(connection, channel))
         try:
@@ -218,9 +213,7 @@ class WatchServer:
         finally:
             sending.cancel()
             await asyncio.gather(sending, return_exceptions=True)
-            self._pages -= 1
             channel.pages -= 1
-            channel.left_at = time.monotonic()
             channel.looks.pop(id(connection), None)
 
     async def _send(self, connection: ServerConnection, channel: _Channel) -> None:
@@ -282,15 +275,13 @@ class WatchServer:
             else:
                 channel = _Channel(self._folder, _LIST_POLL_S)
             channel.task = asyncio.create_task(self._follow(channel))
-            channel.left_at = time.monotonic()
             self._channels[name] = channel
         return self._channels[name]
 
     async def _follow(self, channel: _Channel) -> None:
         """Read a run again and again, while a page looks at it."""
         while True:
-            is_watched = channel.pages or time.monotonic() - channel.left_at < _IDLE_S
-            if is_watched or not channel.revision:
+            if channel.pages or not channel.revision:
                 await self._poll(channel)
             await asyncio.sleep(channel.poll_s)
 
