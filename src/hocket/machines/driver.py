@@ -26,8 +26,7 @@ from hocket.core.events import (
 from hocket.errors import EnvError, HocketError, SpecMismatchError, UsageError, WireError, from_name
 from hocket.machines import protocol
 from hocket.machines.intake import Intake, Post
-from hocket.machines.leasing.lease import Lease, LeaseId
-from hocket.machines.leasing.leases import LeaseBook
+from hocket.machines.leasing.leases import Lease, LeaseBook, LeaseId
 from hocket.machines.receipts import INBOXES
 from hocket.machines.roster import Entry, Roster
 from hocket.runs.elsewhere import Work

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hocket.core.plugins import did_you_mean
 from hocket.engine.garbage import gc_frozen
 from hocket.errors import UsageError
 from hocket.machines.commands import CommandLauncher, places_behind_ssh, places_here
@@ -21,15 +20,13 @@ from hocket.machines.intake import Post
 from hocket.machines.server import Carrier, Launcher, Server
 from hocket.runs.elsewhere import Work
 from hocket.runs.sites import MachinesConfig, SiteConfig
-from hocket.system.text import printable
+from hocket.system.text import did_you_mean, printable
 from hocket.workers.remote.ssh import SshConfig
 
 if TYPE_CHECKING:
     from hocket.train.collect.elsewhere import Collecting, Sites
 
 KINDS = ("local", "listen", "ssh", "ray")
-
-
 Drive = Callable[[Work, SiteConfig, Post], Driver]
 
 
@@ -140,9 +137,8 @@ def _address(config: MachinesConfig) -> tuple[str, int]:
 def _launcher(config: MachinesConfig) -> Launcher:
     kind = config.kind
     if kind == "local":
-        if not config.argument.isdigit():
-            raise UsageError("Say how many sites, as in --machines local:3.")
-        return CommandLauncher(places_here(int(config.argument)))
+        count = int(config.argument) if config.argument.isdigit() else 0
+        return CommandLauncher(places_here(count))
     if kind == "listen":
         return CommandLauncher(())
     site = config.site

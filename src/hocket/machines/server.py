@@ -13,7 +13,7 @@ import hmac
 import socket
 import ssl
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 from websockets.asyncio.server import ServerConnection, serve
@@ -124,13 +124,11 @@ class Server:
         key: str,
         context: ssl.SSLContext | None,
         launcher: Launcher,
-        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._listener = listener
         self._key = key.encode()
         self._context = context
         self._launcher = launcher
-        self._clock = clock
         self._begun = 0.0
         self._connections: dict[str, Connection] = {}
         self._trouble: asyncio.Future[None] | None = None
@@ -146,7 +144,7 @@ class Server:
 
     async def run(self, driver: Driver, *, goes_on: bool) -> None:
         """Run what remains. After a cancellation what has come so far is kept."""
-        self._begun = self._clock()
+        self._begun = time.perf_counter()
         self._loop, self._driver = asyncio.get_running_loop(), driver
         self._trouble = self._loop.create_future()
         driver.start(0.0)
@@ -177,7 +175,7 @@ class Server:
                 await self._dismiss(protocol.Over(goes_on=goes_on))
 
     def _now(self) -> float:
-        return self._clock() - self._begun
+        return time.perf_counter() - self._begun
 
     async def _watch(self, driver: Driver) -> None:
         assert self._trouble is not None
@@ -201,8 +199,8 @@ class Server:
         for connection in self._connections.values():
             connection.post(last)
             connection.drain()
-        deadline = self._clock() + _GOODBYE_S
-        while self._connections and self._clock() < deadline:
+        deadline = time.perf_counter() + _GOODBYE_S
+        while self._connections and time.perf_counter() < deadline:
             await asyncio.sleep(0.02)
 
     def post(self, site: str, message: protocol.Message) -> None:
