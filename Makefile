@@ -6,8 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 GL_PACKAGES := libosmesa6 libegl1
 # One pytest process more than there are cores, since many tests wait. Each imports torch and jax for
-# itself, and tests start processes of their own, so that many cores would gain little (the limit is
-# chosen by hand).
+# itself, and tests start processes of their own, so that many cores would gain little.
 PYTEST := $(BIN)/python -m pytest --numprocesses=$(shell expr $$(nproc) + 1) --maxprocesses=4 \
 	--dist=worksteal
 # Two runs in one clone take turns at what they both write.

@@ -82,12 +82,12 @@ class Machines:
         if self._config.kind == "listen":
             self._invite(folder, found)
         self.launcher.start(found.port, found.credentials.text())
-        server = Server(listener, found.key, found.server_context(), self.launcher)
+        site = self._config.site
+        server = Server(listener, found, self.launcher, lambda post: drive(work, site, post))
         self._server = server
-        driver = drive(work, self._config.site, server.post)
         work.keeping.keep(OUTLIVES, self.launcher.outlives)
         with contextlib.suppress(KeyboardInterrupt), gc_frozen(len(work.planned)):
-            asyncio.run(server.run(driver, goes_on=self._more))
+            asyncio.run(server.run(goes_on=self._more))
         # After a crash the file stays: sites may still be there, and know the next driver by it.
         (folder / SECRETS).unlink(missing_ok=True)
 
