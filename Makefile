@@ -64,8 +64,8 @@ lint: setup ## Style, types and the direction of imports
 	$(IN_TURN) $(BIN)/mypy
 	$(BIN)/lint-imports --no-cache --no-logo
 
-quick: setup ## Tests of core, engine, workers and results, within a minute; no simulator, torch or jax
-	$(PYTEST) -m 'not slow and not heavy' tests/core tests/engine tests/workers tests/results
+quick: setup ## Tests of core, system, engine, workers and results, within a minute; no simulator, torch or jax
+	$(PYTEST) -m 'not slow and not heavy' tests/core tests/system tests/engine tests/workers tests/results
 
 # Lint needs one core for some of the time only, and tests often wait: they run side by side.
 test: setup ## What every change has to pass
