@@ -58,11 +58,12 @@ venvs: setup ## Build the interpreters that LIBERO, LeRobot and gym envs need of
 demo: setup ## Evaluate the bundled policy on ten MetaWorld tasks
 	$(BIN)/hocket eval --env metaworld:mt10 --policy reference --episodes 5 --seed 0
 
-lint: setup ## Style, types and the direction of imports
+lint: setup ## Style, types, the direction of imports, and the limits of the house
 	$(BIN)/ruff check --no-cache .
 	$(BIN)/ruff format --no-cache --check .
 	$(IN_TURN) $(BIN)/mypy
 	$(BIN)/lint-imports --no-cache --no-logo
+	$(BIN)/python tools/lint_house.py
 
 quick: setup ## Tests of core, system, engine, workers and results, within a minute; no simulator, torch or jax
 	$(PYTEST) -m 'not slow and not heavy' tests/core tests/system tests/engine tests/workers tests/results
