@@ -186,7 +186,7 @@ class Driver:
         self._hungry[name] = None
 
     def _honour(self, name: str, holds: Sequence[tuple[int, int]]) -> None:
-        """Leases that the site holds go on where they stand; it may forget the others."""
+        """Let leases that the site holds go on where they stand; it may forget the others."""
         forgotten = []
         held = {LeaseId(*one) for one in holds}
         for one in sorted(held):
