@@ -6,8 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 GL_PACKAGES := libosmesa6 libegl1
 # One pytest process more than there are cores, since many tests wait. Each imports torch and jax for
-# itself, and tests start processes of their own, so that many cores would gain little (the limit is
-# chosen by hand).
+# itself, and tests start processes of their own, so that many cores would gain little.
 PYTEST := $(BIN)/python -m pytest --numprocesses=$(shell expr $$(nproc) + 1) --maxprocesses=4 \
 	--dist=worksteal
 # Two runs in one clone take turns at what they both write.
@@ -59,14 +58,15 @@ venvs: setup ## Build the interpreters that LIBERO, LeRobot and gym envs need of
 demo: setup ## Evaluate the bundled policy on ten MetaWorld tasks
 	$(BIN)/hocket eval --env metaworld:mt10 --policy reference --episodes 5 --seed 0
 
-lint: setup ## Style, types and the direction of imports
+lint: setup ## Style, types, the direction of imports, and the limits of the house
 	$(BIN)/ruff check --no-cache .
 	$(BIN)/ruff format --no-cache --check .
 	$(IN_TURN) $(BIN)/mypy
 	$(BIN)/lint-imports --no-cache --no-logo
+	$(BIN)/python tools/lint_house.py
 
-quick: setup ## Tests of core, engine, workers and results, within a minute; no simulator, torch or jax
-	$(PYTEST) -m 'not slow and not heavy' tests/core tests/engine tests/workers tests/results
+quick: setup ## Tests of core, system, engine, workers and results, within a minute; no simulator, torch or jax
+	$(PYTEST) -m 'not slow and not heavy' tests/core tests/system tests/engine tests/workers tests/results
 
 # Lint needs one core for some of the time only, and tests often wait: they run side by side.
 test: setup ## What every change has to pass

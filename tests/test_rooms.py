@@ -16,7 +16,7 @@ import hocket
 from hocket.rooms import ROOMS
 from support.without_rooms import TESTS, WITHOUT
 
-QUICK = ("core", "engine", "workers", "results")
+QUICK = ("core", "system", "engine", "workers", "results")
 TOY = ["eval", "--env", "toy", "--episodes", "1", "--lanes", "1", "--runtime", "inline"]
 
 

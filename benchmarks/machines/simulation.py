@@ -48,7 +48,7 @@ from hocket.core.data import Outcome, Ref, Trial
 from hocket.engine.garbage import gc_frozen
 from hocket.machines import protocol
 from hocket.machines.driver import Driver
-from hocket.machines.leasing.lease import LeaseId
+from hocket.machines.leasing.leases import LeaseId
 from hocket.machines.rows import packed_rows
 from hocket.machines.server import LATER_S, TURN_S
 from hocket.records.chunks import ChunkRow

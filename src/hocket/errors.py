@@ -1,4 +1,4 @@
-"""Every error that hocket raises on purpose.
+"""The errors that hocket raises on purpose; a part that needs more has its own, below one of these.
 
 HocketError
 ├── UsageError              what the user asked for cannot be done (the command line exits with 2)
@@ -9,6 +9,7 @@ HocketError
 │   └── ConfigError         a key or value of a configuration is wrong
 ├── SpecMismatchError       env and policy do not fit each other; names the key
 ├── EnvError                an env broke its contract
+│   ├── SecondResetError    an env could not be reset twice in a row
 │   ├── ObservationError    a key is missing, or changed its shape or dtype
 │   ├── SuspensionError     rows of a batched simulator cannot wait without moving
 │   └── ActionSpaceError    the action space cannot be driven

@@ -14,7 +14,7 @@ from hocket.core.data import ActionSpec, EnvSpec, TaskInfo
 from hocket.core.events import RunEnded
 from hocket.errors import EnvError, WireError
 from hocket.machines import protocol
-from hocket.machines.leasing.lease import LeaseId
+from hocket.machines.leasing.leases import LeaseId
 from hocket.machines.rows import packed_rows
 from hocket.records.chunks import ChunkRow, load_chunks
 from hocket.records.ledger.view import LedgerView

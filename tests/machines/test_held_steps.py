@@ -13,7 +13,7 @@ from hocket.core.contracts.recorder import StepRecord
 from hocket.core.data import Outcome
 from hocket.errors import WireError
 from hocket.machines import protocol
-from hocket.machines.leasing.lease import LeaseId
+from hocket.machines.leasing.leases import LeaseId
 from hocket.records.step_rows import load_steps
 from hocket.workers.sinks.steps import FILE, StepsConfig, StepsTrack
 from support.desk import Desk

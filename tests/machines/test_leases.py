@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.core.data import Trial
-from hocket.machines.leasing.lease import Lease, LeaseId
-from hocket.machines.leasing.leases import LeaseBook
+from hocket.machines.leasing.leases import Lease, LeaseBook, LeaseId
 
 
 def plan(tasks: int, seeds: int) -> list[Trial]:

@@ -11,7 +11,7 @@ from hocket.core.data import Ref, Trial
 from hocket.core.events import Event
 from hocket.machines import protocol
 from hocket.machines.driver import OUTLIVES, Driver
-from hocket.machines.leasing.lease import LeaseId
+from hocket.machines.leasing.leases import LeaseId
 from hocket.machines.rows import packed_rows
 from hocket.records.chunks import ChunkRow
 from hocket.records.file_rows import ROOM

@@ -24,8 +24,7 @@ from hocket.core.events import AttemptFailed, AttemptsBegan, EpisodesSealed
 from hocket.errors import UsageError, WireError
 from hocket.machines import protocol
 from hocket.machines.commands import HANDED, Outlet
-from hocket.machines.leasing.lease import Lease, LeaseId
-from hocket.machines.leasing.leases import LeaseBook
+from hocket.machines.leasing.leases import Lease, LeaseBook, LeaseId
 from hocket.machines.machines import Machines
 from hocket.machines.ray import RayLauncher, SiteActor, _Placed
 from hocket.machines.server import FetchError

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import os
 import random
 import shlex
@@ -110,7 +111,7 @@ class Here:
 
     def words(self, port: int, name: str) -> list[str]:
         """The command of the site, which calls this port of this machine."""
-        words = [sys.executable, "-m", "hocket", *_work(port, name)]
+        words = work_words(sys.executable, name, f"ws://127.0.0.1:{port}")
         return words + (["--cores", ",".join(map(str, self.cores))] if self.cores else [])
 
 
@@ -129,21 +130,26 @@ class BehindSsh:
         there = random.choice(_PORTS)
         forward = (f"RemoteForward={there} 127.0.0.1:{port}", "ExitOnForwardFailure=yes")
         config = dataclasses.replace(self.config, options=(*self.config.options, *forward))
-        command = shlex.join([config.python, "-m", "hocket", *_work(there, name)])
+        command = shlex.join(work_words(config.python, name, f"ws://127.0.0.1:{there}"))
         if config.folder:
             command = f"cd {shlex.quote(config.folder)} && exec {command}"
         return SshHost(self.host, config).words(command)
 
 
-def _work(port: int, name: str) -> list[str]:
-    return ["work", "--name", name, "--connect", f"ws://127.0.0.1:{port}", "--key-file", "-"]
+def work_words(python: str, name: str, url: str) -> list[str]:
+    """The command of a site, which reads its key from its standard input."""
+    return [python, "-m", "hocket", "work", "--name", name, "--connect", url, "--key-file", "-"]
 
 
 def places_here(count: int) -> list[Here]:
     """`count` sites on this machine, which share its cores."""
     if count < 1:
         raise UsageError("Say how many sites, as in --machines local:3.")
-    return [Here(_share_of_cores(place, count)) for place in range(count)]
+    cores: list[int] = []
+    if hasattr(os, "sched_getaffinity") and count <= machine.cores():
+        cores = sorted(os.sched_getaffinity(0))
+    ends = [place * len(cores) // count for place in range(count + 1)]
+    return [Here(cores[begin:end]) for begin, end in itertools.pairwise(ends)]
 
 
 def places_behind_ssh(hosts: str, config: SshConfig) -> list[BehindSsh]:
@@ -206,11 +212,3 @@ class CommandLauncher:
         name = f"{place.label}-{self._named}"
         words = place.words(self._port, name)
         self._sites[index] = SiteProcess(name, words, self._credentials)
-
-
-def _share_of_cores(place: int, count: int) -> list[int]:
-    """The cores of site `place` of `count`; none where there are too few to share out."""
-    if not hasattr(os, "sched_getaffinity") or count > machine.cores():
-        return []
-    cores = sorted(os.sched_getaffinity(0))
-    return cores[place * len(cores) // count : (place + 1) * len(cores) // count]

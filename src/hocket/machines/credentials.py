@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hocket.errors import ConfigError, MissingExtraError
+from hocket.system.durable import drafted
 
 _BEGIN = "-----BEGIN CERTIFICATE-----"
 _DAYS = 365
@@ -107,11 +108,10 @@ class DriverSecrets:
 def _write_secret(path: Path, text: str) -> None:
     """Write a file that its owner alone can read."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.tmp")
-    draft.unlink(missing_ok=True)
-    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(text)
-    draft.replace(path)
+    with drafted(path) as draft:
+        draft.unlink(missing_ok=True)
+        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(text)
 
 
 def _new_certificate() -> tuple[str, str]:

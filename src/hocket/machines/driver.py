@@ -26,8 +26,7 @@ from hocket.core.events import (
 from hocket.errors import EnvError, HocketError, SpecMismatchError, UsageError, WireError, from_name
 from hocket.machines import protocol
 from hocket.machines.intake import Intake, Post
-from hocket.machines.leasing.lease import Lease, LeaseId
-from hocket.machines.leasing.leases import LeaseBook
+from hocket.machines.leasing.leases import Lease, LeaseBook, LeaseId
 from hocket.machines.receipts import INBOXES
 from hocket.machines.roster import Entry, Roster
 from hocket.runs.elsewhere import Work
@@ -187,7 +186,7 @@ class Driver:
         self._hungry[name] = None
 
     def _honour(self, name: str, holds: Sequence[tuple[int, int]]) -> None:
-        """Leases that the site holds go on where they stand; it may forget the others."""
+        """Let leases that the site holds go on where they stand; it may forget the others."""
         forgotten = []
         held = {LeaseId(*one) for one in holds}
         for one in sorted(held):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from hocket.core.data import Episode, Trial
 from hocket.core.events import EpisodesEnded, EpisodesSealed, Event
 from hocket.machines import protocol
-from hocket.machines.leasing.lease import LeaseId
+from hocket.machines.leasing.leases import LeaseId
 from hocket.machines.receipts import Receipts
 from hocket.machines.roster import Entry
 from hocket.machines.rows import SiteRows, checked_episode

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hocket.core.plugins import did_you_mean
 from hocket.engine.garbage import gc_frozen
 from hocket.errors import UsageError
 from hocket.machines.commands import CommandLauncher, places_behind_ssh, places_here
@@ -21,15 +20,13 @@ from hocket.machines.intake import Post
 from hocket.machines.server import Carrier, Launcher, Server
 from hocket.runs.elsewhere import Work
 from hocket.runs.sites import MachinesConfig, SiteConfig
-from hocket.system.text import printable
+from hocket.system.text import did_you_mean, printable
 from hocket.workers.remote.ssh import SshConfig
 
 if TYPE_CHECKING:
     from hocket.train.collect.elsewhere import Collecting, Sites
 
 KINDS = ("local", "listen", "ssh", "ray")
-
-
 Drive = Callable[[Work, SiteConfig, Post], Driver]
 
 
@@ -85,12 +82,12 @@ class Machines:
         if self._config.kind == "listen":
             self._invite(folder, found)
         self.launcher.start(found.port, found.credentials.text())
-        server = Server(listener, found.key, found.server_context(), self.launcher)
+        site = self._config.site
+        server = Server(listener, found, self.launcher, lambda post: drive(work, site, post))
         self._server = server
-        driver = drive(work, self._config.site, server.post)
         work.keeping.keep(OUTLIVES, self.launcher.outlives)
         with contextlib.suppress(KeyboardInterrupt), gc_frozen(len(work.planned)):
-            asyncio.run(server.run(driver, goes_on=self._more))
+            asyncio.run(server.run(goes_on=self._more))
         # After a crash the file stays: sites may still be there, and know the next driver by it.
         (folder / SECRETS).unlink(missing_ok=True)
 
@@ -140,9 +137,8 @@ def _address(config: MachinesConfig) -> tuple[str, int]:
 def _launcher(config: MachinesConfig) -> Launcher:
     kind = config.kind
     if kind == "local":
-        if not config.argument.isdigit():
-            raise UsageError("Say how many sites, as in --machines local:3.")
-        return CommandLauncher(places_here(int(config.argument)))
+        count = int(config.argument) if config.argument.isdigit() else 0
+        return CommandLauncher(places_here(count))
     if kind == "listen":
         return CommandLauncher(())
     site = config.site

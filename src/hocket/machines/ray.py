@@ -20,7 +20,7 @@ import numpy as np
 import yaml
 
 from hocket.errors import ConfigError, MissingExtraError, UsageError
-from hocket.machines.commands import END_S, RESTARTS, SiteProcess
+from hocket.machines.commands import END_S, RESTARTS, SiteProcess, work_words
 from hocket.machines.server import FetchError
 from hocket.runs.sites import MachinesConfig
 
@@ -44,9 +44,7 @@ class SiteActor:
 
     def run(self, url: str, credentials: str, name: str) -> str:
         """Run a site to its end, and say how it ended."""
-        words = [sys.executable, "-m", "hocket", "work", "--name", name]
-        words += ["--connect", url, "--key-file", "-"]
-        site = SiteProcess(name, words, credentials, gives=True)
+        site = SiteProcess(name, work_words(sys.executable, name, url), credentials, gives=True)
         self._site = site
         threading.Thread(target=self._take, args=(site,), daemon=True).start()
         try:

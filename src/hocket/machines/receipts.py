@@ -16,7 +16,7 @@ from pathlib import Path
 from hocket.core.data import Trial
 from hocket.core.wire import MAX_PIECE, Piece
 from hocket.errors import WireError
-from hocket.machines.leasing.lease import LeaseId
+from hocket.machines.leasing.leases import LeaseId
 from hocket.machines.protocol import HASHER, FilePiece
 from hocket.records.folder import RunFolder
 from hocket.records.ledger.writer import ReceivesFiles

@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import hmac
 import socket
-import ssl
 import time
 from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
@@ -22,7 +21,9 @@ from websockets.http11 import Request, Response
 
 from hocket.errors import HocketError, UsageError, WireError
 from hocket.machines import protocol
+from hocket.machines.credentials import DriverSecrets
 from hocket.machines.driver import Driver
+from hocket.machines.intake import Post
 from hocket.workers.remote.websocket import KEY_HEADER
 
 _TICK_S = 0.1
@@ -121,40 +122,39 @@ class Server:
     def __init__(
         self,
         listener: socket.socket,
-        key: str,
-        context: ssl.SSLContext | None,
+        secrets: DriverSecrets,
         launcher: Launcher,
-        clock: Callable[[], float] = time.perf_counter,
+        drive: Callable[[Post], Driver],
     ) -> None:
+        """`drive` makes the driver, which posts what it has to say here."""
         self._listener = listener
-        self._key = key.encode()
-        self._context = context
+        self._secrets = secrets
         self._launcher = launcher
-        self._clock = clock
+        self._driver = drive(self.post)
         self._begun = 0.0
         self._connections: dict[str, Connection] = {}
         self._trouble: asyncio.Future[None] | None = None
         self._turn: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._driver: Driver | None = None
+        """None unless the run goes on."""
 
     def nudge(self) -> None:
         """Let the driver take a turn soon. May come from any thread."""
-        if self._loop is not None and self._driver is not None:
+        if (loop := self._loop) is not None:
             with contextlib.suppress(RuntimeError):  # The loop has ended.
-                self._loop.call_soon_threadsafe(self._take_turn, self._driver)
+                loop.call_soon_threadsafe(self._take_turn)
 
-    async def run(self, driver: Driver, *, goes_on: bool) -> None:
+    async def run(self, *, goes_on: bool) -> None:
         """Run what remains. After a cancellation what has come so far is kept."""
-        self._begun = self._clock()
-        self._loop, self._driver = asyncio.get_running_loop(), driver
+        self._begun = time.perf_counter()
+        self._loop = asyncio.get_running_loop()
         self._trouble = self._loop.create_future()
-        driver.start(0.0)
-        lease_s = driver.config.lease_s
+        self._driver.start(0.0)
+        lease_s = self._driver.config.lease_s
         async with serve(
-            lambda connection: self._attend(driver, connection),
+            self._attend,
             sock=self._listener.dup(),
-            ssl=self._context,
+            ssl=self._secrets.server_context(),
             process_request=self._admit,
             compression=None,
             max_size=protocol.MAX_MESSAGE,
@@ -165,26 +165,26 @@ class Server:
             server_header=None,
         ):
             try:
-                await self._watch(driver)
+                await self._watch(self._trouble)
             except asyncio.CancelledError:
                 # Ctrl-C: what has ended is kept, the rest is dropped.
                 goes_on = False
             finally:
                 if self._turn is not None:
                     self._turn.cancel()
-                self._driver = None
-                driver.finish(self._now())
+                self._loop = None
+                self._driver.finish(self._now())
                 await self._dismiss(protocol.Over(goes_on=goes_on))
 
     def _now(self) -> float:
-        return self._clock() - self._begun
+        return time.perf_counter() - self._begun
 
-    async def _watch(self, driver: Driver) -> None:
-        assert self._trouble is not None
+    async def _watch(self, trouble: asyncio.Future[None]) -> None:
+        driver = self._driver
         while not driver.is_done:
-            await asyncio.wait([self._trouble], timeout=_TICK_S)
-            if self._trouble.done():
-                self._trouble.result()
+            await asyncio.wait([trouble], timeout=_TICK_S)
+            if trouble.done():
+                trouble.result()
             for name, account in self._launcher.poll():
                 driver.bury(name, self._now(), account)
                 driver.note(f"{name} {account}")
@@ -201,8 +201,8 @@ class Server:
         for connection in self._connections.values():
             connection.post(last)
             connection.drain()
-        deadline = self._clock() + _GOODBYE_S
-        while self._connections and self._clock() < deadline:
+        deadline = time.perf_counter() + _GOODBYE_S
+        while self._connections and time.perf_counter() < deadline:
             await asyncio.sleep(0.02)
 
     def post(self, site: str, message: protocol.Message) -> None:
@@ -213,11 +213,12 @@ class Server:
 
     def _admit(self, connection: ServerConnection, request: Request) -> Response | None:
         shown = request.headers.get(KEY_HEADER, "").encode()
-        if not hmac.compare_digest(shown, self._key):
+        if not hmac.compare_digest(shown, self._secrets.key.encode()):
             return connection.respond(401, "The key is missing or wrong.\n")
         return None
 
-    async def _attend(self, driver: Driver, socket_: ServerConnection) -> None:
+    async def _attend(self, socket_: ServerConnection) -> None:
+        driver = self._driver
         connection = Connection(socket_)
         sending = asyncio.create_task(connection.send())
         name = ""
@@ -231,9 +232,9 @@ class Server:
                         driver.open(message)
                     else:
                         # Whatever else the site says comes after what it has given.
-                        message = await self._fetched(driver, name, message)
+                        message = await self._fetched(name, message)
                         driver.hear(name, message, self._now())
-                self._plan_turn(driver, name)
+                self._plan_turn(name)
         except FetchError as error:
             # It connects again, and sends it again.
             driver.note(str(error))
@@ -253,40 +254,39 @@ class Server:
             with contextlib.suppress(asyncio.TimeoutError, ConnectionClosed):
                 await asyncio.wait_for(sending, 2.0)
 
-    async def _fetched(
-        self, driver: Driver, name: str, message: protocol.Message
-    ) -> protocol.Message:
+    async def _fetched(self, name: str, message: protocol.Message) -> protocol.Message:
         """The message, with what was given beside the connection."""
         if not isinstance(message, protocol.CollectedPart) or message.stored < 0:
             return message
         if not isinstance(self._launcher, Carrier):
             raise WireError("A site has given something to nobody.")
-        fetching = self._launcher.fetch(driver.label(name), message.stored)
+        who = self._driver.label(name)
+        fetching = self._launcher.fetch(who, message.stored)
         # Longer, and the site would seem silent.
-        timeout = driver.config.lease_s / 3
+        timeout = self._driver.config.lease_s / 3
         try:
             data = await asyncio.wait_for(fetching, timeout)
         except asyncio.TimeoutError:
-            raise FetchError(f"{driver.label(name)}: nothing came in {timeout:g} s.") from None
+            raise FetchError(f"{who}: nothing came in {timeout:g} s.") from None
         return message._replace(data=data, stored=-1)
 
-    def _plan_turn(self, driver: Driver, name: str) -> None:
+    def _plan_turn(self, name: str) -> None:
         loop = asyncio.get_running_loop()
-        delay = TURN_S if driver.is_awaited(name) else LATER_S
+        delay = TURN_S if self._driver.is_awaited(name) else LATER_S
         if self._turn is not None:
             if self._turn.when() <= loop.time() + delay:
                 return
             self._turn.cancel()
-        self._turn = loop.call_later(delay, self._take_turn, driver)
+        self._turn = loop.call_later(delay, self._take_turn)
 
-    def _take_turn(self, driver: Driver) -> None:
+    def _take_turn(self) -> None:
         if self._turn is not None:
             self._turn.cancel()
             self._turn = None
-        if self._driver is None:
+        if self._loop is None:
             return  # The run is over.
         try:
-            driver.turn(self._now())
+            self._driver.turn(self._now())
         except HocketError as error:
             self._fail(error)
 

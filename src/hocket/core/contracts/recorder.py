@@ -47,8 +47,8 @@ class SinkNeeds:
     all_cameras: bool = False
     """Every camera that the env has, rendered at every step."""
     stride: int = 1
-    """Observations and pictures of every so many steps do; those of the reset and of the last step
-    are always among them. More may come, where others want them."""
+    """Steps from one observation, with its pictures, to the next; those of the reset and of the
+    last step are always among them. More may come, where others want them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +106,12 @@ class Track(Protocol):
 
 class Sink(Protocol):
     """A recorder that lives in the worker, where frames are born; it is built there by name. With
-    a batched simulator the tracks of several attempts are open at once."""
+    a batched simulator the tracks of several attempts are open at once.
+
+    Its class may have `files`, a tuple of what its files may be called, patterns of names without
+    folders as `fnmatch` has them: it can then record in workers that do not share the parent's
+    disk, from which no other files are accepted.
+    """
 
     @property
     def needs(self) -> SinkNeeds: ...
@@ -123,15 +128,6 @@ class Selective(Protocol):
         self, task: TaskInfo, record: Mapping[str, Any], abilities: Collection[str]
     ) -> SinkNeeds:
         """What it asks for in an attempt of this task; called before each reset."""
-
-
-@runtime_checkable
-class NamesFiles(Protocol):
-    """A sink whose class says what its files may be called, so that it can record in workers that
-    do not share the parent's disk: others' files are not accepted."""
-
-    files: tuple[str, ...]
-    """Patterns of names without folders, as `fnmatch` has them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

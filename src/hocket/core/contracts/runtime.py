@@ -115,12 +115,12 @@ class Prepares(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usability:
-    """Whether a runtime can be used on this machine. `advice` is a command or a sentence that
-    helps, where it cannot."""
+    """What a runtime needs of this machine, and whether that is there."""
 
     is_usable: bool
     detail: str = ""
     advice: str = ""
+    """A command or a sentence that helps, where it cannot be used."""
 
 
 @runtime_checkable

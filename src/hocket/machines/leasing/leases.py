@@ -11,14 +11,33 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
 
 from hocket.core.data import Trial
 from hocket.machines.leasing.expectations import SLOW, Expectations, SitePace, Task
-from hocket.machines.leasing.lease import Lease, LeaseId, SealVerdict
 from hocket.machines.leasing.waiting import WaitingTrials
 
 AHEAD = 0.25
 """Trials that wait at a site, as a share of its lanes: no lane waits for the network."""
+SealVerdict = Literal["counts", "known", "late"]
+
+
+class LeaseId(NamedTuple):
+    """Names a lease: a trial by its place in the plan, and the number of the attempt at it."""
+
+    trial: int
+    attempt: int
+
+
+@dataclass(slots=True)
+class Lease:
+    """An attempt at a trial that a site may make."""
+
+    id: LeaseId
+    site: str
+    granted: float
+    has_begun: bool = False
+    is_asked_back: bool = False
 
 
 @dataclass(slots=True)

@@ -29,7 +29,7 @@ from hocket.core.events import (
 from hocket.engine.loop import Engine
 from hocket.machines import protocol
 from hocket.machines.identity import Identity
-from hocket.machines.leasing.lease import LeaseId
+from hocket.machines.leasing.leases import LeaseId
 from hocket.machines.receipts import PROOF
 from hocket.machines.rows import packed_rows
 from hocket.machines.site.leased_trials import LeasedTrials

@@ -12,7 +12,7 @@ from hocket.errors import HocketError, WireError
 from hocket.machines import protocol
 from hocket.machines.driver import Driver
 from hocket.machines.intake import Post
-from hocket.machines.leasing.lease import Lease, LeaseId
+from hocket.machines.leasing.leases import Lease, LeaseId
 from hocket.machines.roster import Entry
 from hocket.machines.server import Carrier
 from hocket.runs.elsewhere import Work

@@ -20,7 +20,7 @@ from hocket.core.events import EpisodesSealed, Event
 from hocket.machines import protocol
 from hocket.machines.commands import Outlet
 from hocket.machines.identity import identity_of
-from hocket.machines.leasing.lease import LeaseId
+from hocket.machines.leasing.leases import LeaseId
 from hocket.machines.site.link import DriverLink
 from hocket.machines.site.site_work import SiteWork
 from hocket.results.showing.tally import Tally

@@ -31,8 +31,7 @@ _END_S = 30.0
 
 
 class CollectingSites:
-    """Collecting sites, as the trainer sees them: what `Trajectories` does, with what they send.
-    The engine's thread calls it."""
+    """The `Sites` of a training run."""
 
     def __init__(self, machines: Machines, asked: Collecting) -> None:
         self._machines = machines
@@ -108,34 +107,28 @@ class CollectingSites:
     # -- the engine's thread -------------------------------------------------------------------
 
     def start(self) -> None:
-        """Have sites started, and begin to hear them."""
         self._thread.start()
 
     def end(self) -> None:
-        """Let the run be over for all sites, soon."""
         self._is_over = True
         if self._driver is not None:
             self._driver.end()
         self._machines.nudge()
 
     def close(self) -> None:
-        """End the run for all sites, and wait for that. Closing twice is safe."""
         self.end()
         if self._thread.is_alive():
             self._thread.join(_END_S)
 
     def add(self, trials: Sequence[Trial]) -> None:
-        """Plan training trials."""
         assert self._driver is not None  # There are no lanes before.
         self._driver.plan(trials)
         self._machines.nudge()
 
     def publish(self) -> None:
-        """Have sites sent the newest weights soon."""
         self._machines.nudge()
 
     def news(self) -> list[SiteEvent]:
-        """What sites have said since the last call; raises the error that ended their driver."""
         found: list[SiteEvent] = []
         while not self._inbox.empty():
             event = self._inbox.get()
@@ -150,19 +143,16 @@ class CollectingSites:
 
     @property
     def in_flight(self) -> int:
-        """Attempts that run at sites, as far as is known."""
         return self._running
 
     @property
     def floor(self) -> int:
-        """No chunk that is still to come is older than this version."""
         # The version first: a site that comes meanwhile begins with this one, or a newer one.
         newest = self._weights.version
         open_floors = [gathered.stretch.oldest for gathered in self._ended.values()]
         return min([newest, *list(self._floors.values()), *open_floors])
 
     def on(self, event: SiteEvent) -> list[Stretch]:
-        """Take an event, and give the stretch that it brings."""
         if isinstance(event, FloorRose):
             if event.floor is None:
                 self._floors.pop(event.site, None)
@@ -180,11 +170,9 @@ class CollectingSites:
         return []
 
     def seal(self, episode: Episode) -> Stretch | None:
-        """The last stretch of an episode that counts; None if it was lost to errors."""
         found = self._ended.get((episode.trial.id, episode.attempt))
         return None if found is None else found.stretch
 
     def terms(self, episode: Episode) -> dict[str, float]:
-        """What an episode that counts adds to the log; asked once, last."""
         found = self._ended.pop((episode.trial.id, episode.attempt), None)
         return {} if found is None else dict(found.terms)
