@@ -72,7 +72,6 @@ class CameraEnv(gymnasium.Env[dict[str, Any], Array], ABC):
     """An env on MuJoCo that sees a state and renders only the cameras in use. What it begins in
     follows from the seed alone."""
 
-    render_mode: str | None = "rgb_array"
     _simulator: ClassVar[str]
     _camera_advice: ClassVar[str] = ""
     """Said where a camera is asked for that is not there."""

@@ -98,10 +98,6 @@ class TorchPolicy:
         self._lock = threading.Lock()
 
     @property
-    def device(self) -> str:
-        return str(self._device)
-
-    @property
     def continuations(self) -> tuple[str, ...]:
         return continuations_of(self._module)
 
@@ -130,13 +126,12 @@ class TorchPolicy:
                 noise = noise.to(self._device, self._float)
                 answer = continuation.sample(tensors, noise)
                 return Actions(np.array(answer[: batch.size].float().cpu().numpy()))
+            named = {}
             if self._takes_seeds:
                 seeds = [row.noise_seed for row in batch.rows]
                 seeds += seeds[-1:] * (size - len(seeds))
-                drawn = torch.tensor(seeds, dtype=torch.int64, device=self._device)
-                answer = self._call(tensors, noise_seeds=drawn)
-            else:
-                answer = self._call(tensors)
+                named["noise_seeds"] = torch.tensor(seeds, dtype=torch.int64, device=self._device)
+            answer = self._call(tensors, **named)
             if not isinstance(answer, torch.Tensor) or answer.ndim != 3 or len(answer) != size:
                 came = tuple(answer.shape) if hasattr(answer, "shape") else type(answer).__name__
                 raise ChunkShapeError(
