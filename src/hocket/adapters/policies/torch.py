@@ -125,13 +125,13 @@ class TorchPolicy:
                 noise = torch.from_numpy(row_noise(batch.rows, size, shape))
                 noise = noise.to(self._device, self._float)
                 answer = continuation.sample(tensors, noise)
-                return Actions(np.array(answer[: batch.size].float().cpu().numpy()))
-            named = {}
-            if self._takes_seeds:
+            elif self._takes_seeds:
                 seeds = [row.noise_seed for row in batch.rows]
                 seeds += seeds[-1:] * (size - len(seeds))
-                named["noise_seeds"] = torch.tensor(seeds, dtype=torch.int64, device=self._device)
-            answer = self._call(tensors, **named)
+                drawn = torch.tensor(seeds, dtype=torch.int64, device=self._device)
+                answer = self._call(tensors, noise_seeds=drawn)
+            else:
+                answer = self._call(tensors)
             if not isinstance(answer, torch.Tensor) or answer.ndim != 3 or len(answer) != size:
                 came = tuple(answer.shape) if hasattr(answer, "shape") else type(answer).__name__
                 raise ChunkShapeError(
