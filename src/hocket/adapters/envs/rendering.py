@@ -246,12 +246,9 @@ class OffscreenRenderer:
         return np.ascontiguousarray(turned)
 
     def close(self) -> None:
-        """Free the OpenGL context. Closing twice is safe."""
-        if self._gl is None:
-            return
+        """Free the OpenGL context."""
         self._gl.make_current()
         self._context.free()
         self._gl.free()
-        self._gl = None
         quality = self.model.vis.quality
         quality.shadowsize, quality.offsamples = self._usual
