@@ -146,12 +146,10 @@ class RenderedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         return self.observe(), reward, terminated, truncated, info
 
     def advance(self, action: Any) -> tuple[float, bool, bool, dict[str, Any]]:
-        """A step without a picture."""
         self._seen, reward, terminated, truncated, info = self.env.step(action)
         return float(reward), terminated, truncated, info
 
     def observe(self) -> dict[str, Any]:
-        """What the last step or reset gave, and a picture of now."""
         known = self._seen if isinstance(self._seen, dict) else {STATE_KEY: self._seen}
         return {**known, IMAGE_KEY: self._image()}
 

@@ -72,7 +72,6 @@ class CameraEnv(gymnasium.Env[dict[str, Any], Array], ABC):
     """An env on MuJoCo that sees a state and renders only the cameras in use. What it begins in
     follows from the seed alone."""
 
-    render_mode: str | None = "rgb_array"
     _simulator: ClassVar[str]
     _camera_advice: ClassVar[str] = ""
     """Said where a camera is asked for that is not there."""
@@ -247,12 +246,9 @@ class OffscreenRenderer:
         return np.ascontiguousarray(turned)
 
     def close(self) -> None:
-        """Free the OpenGL context. Closing twice is safe."""
-        if self._gl is None:
-            return
+        """Free the OpenGL context."""
         self._gl.make_current()
         self._context.free()
         self._gl.free()
-        self._gl = None
         quality = self.model.vis.quality
         quality.shadowsize, quality.offsamples = self._usual

@@ -61,7 +61,6 @@ class Captured:
 
     graph: Any
     inputs: Mapping[str, torch.Tensor]
-    seeds: torch.Tensor | None
     output: torch.Tensor
 
 
@@ -74,29 +73,25 @@ class Graphs:
         self._captured: dict[Any, Captured] = {}
         self._pool: Any = None
 
-    def __call__(
-        self, tensors: Mapping[str, torch.Tensor], noise_seeds: torch.Tensor | None = None
-    ) -> torch.Tensor:
+    def __call__(self, tensors: Mapping[str, torch.Tensor], **named: torch.Tensor) -> torch.Tensor:
         """The module's answer. It is overwritten by the next call of the same shape."""
-        key = tuple((name, tuple(t.shape), t.dtype) for name, t in sorted(tensors.items()))
+        given = {**tensors, **named}
+        key = tuple((name, tuple(t.shape), t.dtype) for name, t in sorted(given.items()))
         found = self._captured.get(key)
         if found is None:
-            found = self._captured[key] = self._capture(tensors, noise_seeds)
+            found = self._captured[key] = self._capture(tensors, named)
         for name, held in found.inputs.items():
-            held.copy_(tensors[name], non_blocking=True)
-        if found.seeds is not None and noise_seeds is not None:
-            found.seeds.copy_(noise_seeds, non_blocking=True)
+            held.copy_(given[name], non_blocking=True)
         found.graph.replay()
         return found.output
 
     def _capture(
-        self, tensors: Mapping[str, torch.Tensor], noise_seeds: torch.Tensor | None
+        self, tensors: Mapping[str, torch.Tensor], named: Mapping[str, torch.Tensor]
     ) -> Captured:
         import torch
 
         inputs = {name: tensor.clone() for name, tensor in tensors.items()}
-        seeds = None if noise_seeds is None else noise_seeds.clone()
-        extra = {} if seeds is None else {"noise_seeds": seeds}
+        extra = {name: tensor.clone() for name, tensor in named.items()}
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
@@ -108,7 +103,7 @@ class Graphs:
         with torch.cuda.graph(graph, pool=self._pool):
             output = self._module(inputs, **extra)
         self._pool = self._pool or graph.pool()
-        return Captured(graph, inputs, seeds, output)
+        return Captured(graph, {**inputs, **extra}, output)
 
 
 def find_device(name: str) -> torch.device:

@@ -107,7 +107,6 @@ class Gr00t:
         return {**self._arrays(observation, prompt), self._config.language_key: prompt}
 
     def close(self) -> None:
-        """Close the socket; closing twice is safe."""
         with self._lock:
             self._drop()
 

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, make_dataclass
+from dataclasses import dataclass
 from importlib import resources
 from typing import Any, ClassVar
 
 import numpy as np
 
 from hocket.core.data import Actions, Array, ArraySpec, Batch, EnvSpec, PolicySpec
-from hocket.core.plugins import did_you_mean
+from hocket.core.plugins import NoSettings, did_you_mean
 from hocket.errors import ConfigError, PolicyError, SpecMismatchError
 
 STATE_KEY = "observation/state"
@@ -166,7 +166,7 @@ def _load(source: str) -> dict[str, Network]:
 class MetaWorldExpert:
     """What the task's expert would do now. Experts see the goal: they fail where it is hidden."""
 
-    Config: ClassVar = make_dataclass("ExpertConfig", ())
+    Config: ClassVar = NoSettings
 
     def __init__(self, argument: str, config: object) -> None:
         if argument:

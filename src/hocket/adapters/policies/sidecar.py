@@ -84,7 +84,6 @@ class Sidecar:
 
     @property
     def is_stateful(self) -> bool:
-        """True where the policy keeps state for attempts."""
         return self._living().client.is_stateful
 
     def bind(self, spec: EnvSpec) -> None:
@@ -126,7 +125,6 @@ class Sidecar:
         return self._starts <= MAX_RESTARTS
 
     def close(self) -> None:
-        """End the child; closing twice is safe."""
         with self._lock:
             child, self._child = self._child, None
         if child is not None:

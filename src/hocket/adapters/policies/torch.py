@@ -98,10 +98,6 @@ class TorchPolicy:
         self._lock = threading.Lock()
 
     @property
-    def device(self) -> str:
-        return str(self._device)
-
-    @property
     def continuations(self) -> tuple[str, ...]:
         return continuations_of(self._module)
 
@@ -129,8 +125,7 @@ class TorchPolicy:
                 noise = torch.from_numpy(row_noise(batch.rows, size, shape))
                 noise = noise.to(self._device, self._float)
                 answer = continuation.sample(tensors, noise)
-                return Actions(np.array(answer[: batch.size].float().cpu().numpy()))
-            if self._takes_seeds:
+            elif self._takes_seeds:
                 seeds = [row.noise_seed for row in batch.rows]
                 seeds += seeds[-1:] * (size - len(seeds))
                 drawn = torch.tensor(seeds, dtype=torch.int64, device=self._device)

@@ -36,7 +36,6 @@ class LiberoEnv(CameraEnv):
     only the cameras in use. Success is `info["success"]` and ends the episode.
     """
 
-    metadata = {"render_modes": ["rgb_array"], "render_fps": 20}  # noqa: RUF012
     _simulator = "LIBERO"
     _hidden_groups = (_COLLISION_GROUP,)
 
@@ -73,10 +72,6 @@ class LiberoEnv(CameraEnv):
         """What numbers depend on: the model as it was compiled, before any layout, the task's file
         and its start states; and the renderer."""
         return {**self._read, "model_sha256": self.libero.model_sha256, **super().facts}
-
-    def render(self) -> Array:
-        """What the first camera sees, whether it is in use or not."""
-        return self._look((next(iter(CAMERA_KEYS)),))["observation/image"]
 
     def close(self) -> None:
         self.free_renderer()

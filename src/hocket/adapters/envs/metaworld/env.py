@@ -48,7 +48,6 @@ class MetaWorldEnv(CameraEnv):
     `info["success"]`; as in MetaWorld itself, it does not end the episode.
     """
 
-    metadata = {"render_modes": ["rgb_array"], "render_fps": 80}  # noqa: RUF012
     _simulator = "MetaWorld"
     _camera_advice = " Set --env.cameras."
 
@@ -81,10 +80,6 @@ class MetaWorldEnv(CameraEnv):
 
     def _begin(self, seed: int) -> None:
         self._lay_out(self._draw(seed))
-
-    def render(self) -> Array:
-        """The first camera's image, whether it is in use or not."""
-        return self._image((self._config.cameras or ("corner2",))[0])
 
     def close(self) -> None:
         self.free_renderer()

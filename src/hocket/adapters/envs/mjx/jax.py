@@ -92,7 +92,6 @@ class JaxRows:
         self._put(rows, states[:, :-3], states[:, -3:])
 
     def close(self) -> None:
-        """Release the arrays. Twice is safe."""
         self._seen = None
 
     def _put(self, rows: Array, states: Array, goals: Array) -> None:

@@ -72,7 +72,6 @@ class ThreadedRows:
         self._states[rows, 1:], self._goals[rows] = states[:, :-3], states[:, -3:]
 
     def close(self) -> None:
-        """End the threads. Twice is safe."""
         self._pool.close()
 
     def _split(self, rows: Array) -> tuple[Array, Array]:

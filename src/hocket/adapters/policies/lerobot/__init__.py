@@ -238,13 +238,12 @@ class EnsembledACT(LeRobotSessions):
         chunk = super()._predict(inputs, rows, **guided)
         averages: dict[str, torch.Tensor] = {}
         for i, row in enumerate(rows):
-            if row.session in averages:
-                continue  # padding repeats a row
             if row.session not in self._kept:
                 self._kept[row.session] = ACTTemporalEnsembler(
                     config.temporal_ensemble_coeff, config.chunk_size
                 )
-            averages[row.session] = self._kept[row.session].update(chunk[i : i + 1])
+            if row.session not in averages:  # padding repeats a row
+                averages[row.session] = self._kept[row.session].update(chunk[i : i + 1])
         return torch.cat([averages[row.session] for row in rows])[:, None]
 
 
@@ -265,7 +264,11 @@ class PlanningTDMPC(LeRobotSessions):
         import torch
 
         del guided
-        return torch.cat([self._plan(inputs, i, row) for i, row in enumerate(rows)])
+        plans: dict[str, torch.Tensor] = {}
+        for i, row in enumerate(rows):
+            if row.session not in plans:  # padding repeats a row
+                plans[row.session] = self._plan(inputs, i, row)
+        return torch.cat([plans[row.session] for row in rows])
 
     def _plan(self, inputs: dict[str, Any], i: int, row: Row) -> torch.Tensor:
         """Row i's actions `[1, T, A]`; its plan is kept."""

@@ -38,11 +38,7 @@ class KeyedNoise(TorchFunctionMode):  # type: ignore[misc]
         }
 
     def __torch_function__(
-        self,
-        func: Draw,
-        types: Sequence[type],
-        args: Positional = (),
-        kwargs: Named | None = None,
+        self, func: Draw, types: Sequence[type], args: Positional = (), kwargs: Named | None = None
     ) -> Any:
         named = dict(kwargs or {})
         draw = self._draws.get(func)

@@ -180,7 +180,6 @@ class OpenPI:
         return self._mapping.request(observation, prompt)
 
     def close(self) -> None:
-        """Close all connections; closing twice is safe."""
         with self._lock:
             client, self._client = self._client, None
             self._stop_sharing()

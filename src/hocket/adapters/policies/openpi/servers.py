@@ -158,9 +158,7 @@ class Servers:
         await asyncio.gather(*(replica.close() for replica in self.replicas))
 
     async def _until_answered(
-        self,
-        ask: Callable[[ServerReplica], Awaitable[Answer]],
-        only: ServerReplica | None = None,
+        self, ask: Callable[[ServerReplica], Awaitable[Answer]], only: ServerReplica | None = None
     ) -> Answer:
         """Ask the least loaded server, again after drops and outages; or `only` that one, and once,
         where it keeps state."""

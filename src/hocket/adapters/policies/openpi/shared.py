@@ -8,7 +8,6 @@ up, since the server may still read it.
 
 from __future__ import annotations
 
-import fcntl
 import itertools
 import mmap
 import os
@@ -37,10 +36,8 @@ _CREDENTIALS = struct.Struct("3i")
 
 def this_machine() -> str | None:
     """Names machine, network namespace and user; None where memory cannot be shared."""
-    if not hasattr(os, "memfd_create") or not hasattr(fcntl, "F_ADD_SEALS"):
-        return None
     try:
-        return neighbourhood()
+        return neighbourhood() if hasattr(os, "memfd_create") else None
     except OSError:
         return None
 
