@@ -203,23 +203,16 @@ class StreamLink(abc.ABC):
 
     def _take(self, messages: list[Message]) -> list[Message]:
         for message in messages:
-            kind = type(message)
-            if kind is Executed or kind is Observed:
-                if message.arrays is not None:  # type: ignore[union-attr]
-                    self._fill(message)  # type: ignore[arg-type]
-            elif kind is Ready:
-                self._arrays.adopt(message)  # type: ignore[arg-type]
+            if isinstance(message, (Executed, Observed)) and message.arrays is not None:
+                # What is seen for the next chunk; at an episode's end what is seen then, since the
+                # policy may still read what was seen for the next.
+                ends = message.ends if isinstance(message, Executed) else [0] * len(message.lanes)
+                pairs = zip(message.chunks, ends, strict=True)
+                chunks = [chunk + (not end) for chunk, end in pairs]
+                self._arrays.fill(message.lanes, message.arrays, chunks)
+            elif isinstance(message, Ready):
+                self._arrays.adopt(message)
         return messages
-
-    def _fill(self, message: Executed | Observed) -> None:
-        """Take the arrays of a message: what is seen for the next chunk, or at the episode's end,
-        where the policy may still read what was seen for the next."""
-        chunks = [chunk + 1 for chunk in message.chunks]
-        if isinstance(message, Executed):
-            ends = zip(message.chunks, message.ends, strict=True)
-            chunks = [chunk + (not end) for chunk, end in ends]
-        assert message.arrays is not None
-        self._arrays.fill(message.lanes, message.arrays, chunks)
 
     def _read(self) -> bytes | memoryview | None:
         """The bytes that have come, until the next call; None for none yet, empty at the end."""

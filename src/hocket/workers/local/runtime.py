@@ -78,10 +78,9 @@ class LocalRuntime:
     def prepare(self, spec: WorkerSpec) -> ZygoteProcess:
         """What forks such workers; begin to start it where it is not there. Waits for nothing."""
         found = self._zygotes.get(spec.python)
-        if found is not None and not found.is_alive:
-            found.close()
-            found = None
-        if found is None:
+        if found is None or not found.is_alive:
+            if found is not None:
+                found.close()
             found = ZygoteProcess(spec.python, [ref.name for ref in spec.suites.values()])
             self._zygotes[spec.python] = found
         return found

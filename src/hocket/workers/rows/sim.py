@@ -237,8 +237,7 @@ class RowHistory:
             return np.zeros(self._rows, np.int64)
         streak = np.where(steps == self._last, self._streak, 0)
         # Seen at every step since its reset, a row has a whole history, however short.
-        answer: Array = np.where(streak == steps + 1, 0, np.maximum(0, self.length - streak))
-        return answer
+        return np.where(streak == steps + 1, 0, np.maximum(0, self.length - streak))
 
     def gather(self, rows: Array, homes: Array) -> dict[str, Array]:
         """The histories `[k, length, ...]` of these rows, oldest first, by their simulators."""
