@@ -54,14 +54,9 @@ class LaneArrays:
         """Descriptors that came with messages, and that no Ready has asked for yet."""
         self._blocks: dict[int, Any] = {}
         """The worker's shared memory, by its number."""
-        self._inline: dict[int, memoryview] = {}
+        self.inline: dict[int, memoryview] = {}
         """By place (`lane * slots + slot`): what arrays that come over the stream are copied to."""
         self._views: list[Observation] = [{} for _ in range(lanes * slots)]
-
-    @property
-    def are_inline(self) -> bool:
-        """True where some lane's arrays come over the stream."""
-        return bool(self._inline)
 
     def views(self, lane: int, chunk: int) -> Observation:
         return self._views[lane * self._slots + chunk % self._slots]
@@ -73,13 +68,13 @@ class LaneArrays:
             layout = Layout.from_plain(ready.layout, len(ready.arrays) // len(ready.lanes))
             for place in self._places(ready.lanes):
                 memory = bytearray(layout.stride)
-                self._inline[place] = memoryview(memory)
+                self.inline[place] = memoryview(memory)
                 self._views[place] = layout.views(memory, 0)
         elif ready.layout is not None:
             block = self._block(ready.block)
             layout = Layout.from_plain(ready.layout, len(block) // len(self._views))
             for place in self._places(ready.lanes):
-                self._inline.pop(place, None)
+                self.inline.pop(place, None)
                 self._views[place] = layout.views(block, place)
         if ready.arrays is not None:
             self.fill(ready.lanes, ready.arrays, [0] * len(ready.lanes))
@@ -91,7 +86,7 @@ class LaneArrays:
         """Take observations that came over the stream, each for this chunk of its lane."""
         begin, whole = 0, memoryview(arrays)
         for lane, chunk in zip(lanes, chunks, strict=True):
-            held = self._inline.get(lane * self._slots + chunk % self._slots)
+            held = self.inline.get(lane * self._slots + chunk % self._slots)
             part = whole[begin : begin + len(held)] if held is not None else b""
             if held is None or len(part) != len(held):
                 raise WireError("The arrays of a message are not those of its lanes.")
@@ -216,7 +211,7 @@ class StreamLink(abc.ABC):
 
     def _read(self) -> bytes | memoryview | None:
         """The bytes that have come, until the next call; None for none yet, empty at the end."""
-        is_long = self._arrays.are_inline or (self._guard is not None and self._guard.has_files)
+        is_long = bool(self._arrays.inline) or (self._guard is not None and self._guard.has_files)
         try:
             if not self._expects_fd and not is_long:
                 return self._stream.recv(_READ)
