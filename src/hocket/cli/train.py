@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +11,8 @@ from tyro.conf import arg
 
 from hocket.cli import INTERRUPTED, OK
 from hocket.cli.flags.help import OF_ALGORITHMS
-from hocket.cli.flags.machines import MachineFlags, machines_asked, machines_of
 from hocket.cli.flags.parse import FileFlags, knobs_of, parse, parse_run
-from hocket.cli.flags.plan import RunPlan
-from hocket.cli.flags.readers import ReaderFlags, make_readers, readers_of
+from hocket.cli.flags.plan import RunFlags, RunPlan, machines_of, make_readers
 from hocket.cli.flags.settings import scan
 from hocket.cli.watch import shown
 from hocket.core.plugins import require_extra
@@ -25,7 +22,7 @@ from hocket.train.config import TrainConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class Train(FileFlags, ReaderFlags, MachineFlags):
+class Train(RunFlags, FileFlags):
     """Train a policy on the engine that evaluates: by cloning recorded episodes (--algo bc --data
     FOLDER), or by reinforcement learning, chunk-level PPO or GRPO, learning in turns with
     collecting (sync) or at the same time (async). Begins with
@@ -37,8 +34,6 @@ class Train(FileFlags, ReaderFlags, MachineFlags):
     resume: Annotated[Path | None, arg(metavar="FOLDER")] = None
     """Go on with this run from its newest checkpoint; takes no other flags but --watch, --reader
     and those of --machines."""
-    watch: bool = False
-    """Show the run in the browser while it goes on; see hocket watch --help."""
     dry_run: bool = False
     """Print what would be run, and build no simulator."""
 
@@ -48,13 +43,11 @@ _WHEN_RESUMED = ("--resume", "--watch", "--machines", "--site", "--reader", "--d
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResumeTraining(MachineFlags, ReaderFlags):
+class ResumeTraining(RunFlags):
     """Go on with a training run from its newest checkpoint: it has its configuration."""
 
     resume: Annotated[Path, arg(metavar="FOLDER")]
     """The run folder."""
-    watch: bool = False
-    """Show the run in the browser while it goes on; see hocket watch --help."""
     dry_run: bool = False
     """Print what would be run, and build no simulator."""
 
@@ -73,6 +66,9 @@ def run(arguments: Sequence[str]) -> int:
     from hocket.train.loop import train
 
     (config,) = plan.runs.values()
+    _require_device("--device", config.device)
+    if plan.machines is None:
+        _require_device("--collect-device", config.collect_device)
     folder = plan.out
     if folder is None or not plan.is_resumed:
         folder = new_folder(plan.out, config.env, config.policy)
@@ -94,6 +90,17 @@ def run(arguments: Sequence[str]) -> int:
     return OK
 
 
+def _require_device(flag: str, name: str) -> None:
+    """Raise where this machine has no such device."""
+    import torch
+
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as exc:
+        why = str(exc).partition("\n")[0].rstrip(".")
+        raise UsageError(f"{flag} {name} is no device that can be used here: {why}.") from exc
+
+
 def plan_of(arguments: Sequence[str]) -> RunPlan[TrainConfig]:
     """What the arguments ask for."""
     if scan(arguments, "--delay") is not None:
@@ -110,7 +117,7 @@ def plan_of(arguments: Sequence[str]) -> RunPlan[TrainConfig]:
         raise UsageError("--resume takes no other flags: the run has its configuration.")
     flags = parse(ResumeTraining, arguments, verb="train")
     config = TrainConfig.from_plain(load_run(flags.resume))
-    return dataclasses.replace(_planned(flags, config), out=flags.resume, is_resumed=True)
+    return RunPlan.of(flags, {"": config}, out=flags.resume, is_resumed=True, is_dry=flags.dry_run)
 
 
 def plan_training(flags: Train, config: Mapping[str, Any]) -> RunPlan[TrainConfig]:
@@ -124,14 +131,4 @@ def plan_training(flags: Train, config: Mapping[str, Any]) -> RunPlan[TrainConfi
                     f"--{name.replace('_', '-')} belongs to --algo {algorithm}, and this is "
                     f"--algo {settled.algo}."
                 )
-    return dataclasses.replace(_planned(flags, settled), out=flags.out)
-
-
-def _planned(flags: Train | ResumeTraining, config: TrainConfig) -> RunPlan[TrainConfig]:
-    return RunPlan(
-        runs={"": config},
-        readers=readers_of(flags),
-        machines=machines_asked(flags),
-        is_watched=flags.watch,
-        is_dry=flags.dry_run,
-    )
+    return RunPlan.of(flags, {"": settled}, out=flags.out, is_dry=flags.dry_run)

@@ -23,7 +23,7 @@ from hocket.core.events import AttemptFailed, Event
 from hocket.errors import HocketError, RunFolderError
 from hocket.records.folder import RunFolder
 from hocket.records.ledger.view import LedgerView
-from hocket.records.step_rows import read_steps
+from hocket.records.step_rows import parse_steps
 from hocket.system.durable import TEMPORARY
 from hocket.workers.sinks.encoder import finish_draft, frames_in
 from hocket.workers.sinks.spill import is_spill, read_spill
@@ -116,7 +116,7 @@ def _is_readable(path: Path) -> bool:
             load_states(path)
             path.replace(path.with_name(STATES))
         elif path.suffix == ROWS:
-            save_error_steps(path.with_name(STEPS), *read_steps(path))
+            save_error_steps(path.with_name(STEPS), *parse_steps(path.read_bytes()))
         elif path.suffix == TEMPORARY:
             finish_draft(path)
         else:
@@ -139,6 +139,8 @@ def _check(path: Path) -> None:
 
 class EvidencePlan:
     """Asks attempts to leave evidence if they are lost, until enough have; a reader too."""
+
+    hears = (AttemptFailed,)
 
     def __init__(
         self,
@@ -173,7 +175,7 @@ class EvidencePlan:
 
 
 class Salvage:
-    """Keeps what can be read of the attempts that a killed run lost, up to so many in all."""
+    """Keeps what can be read of the attempts that a killed run lost, `most` in all."""
 
     def __init__(self, ledger: LedgerView, most: int) -> None:
         self._most = most
