@@ -29,9 +29,7 @@ def offer(monkeypatch, **devices):
     monkeypatch.setattr(
         gl,
         "probe",
-        lambda backend: GlProbe(
-            backend=backend, devices=devices.get(backend, ()), reason=f"{backend}: no library"
-        ),
+        lambda backend: GlProbe(devices=devices.get(backend, ()), reason=f"{backend}: no library"),
     )
 
 

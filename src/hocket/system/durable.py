@@ -48,18 +48,18 @@ def drafted(path: Path, *, is_durable: bool = True) -> Iterator[Path]:
 
 def publish(draft: Path, path: Path) -> None:
     """Give a finished draft its name: after this it is there, whole, even if the power fails."""
-    fd = os.open(draft, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    _sync(draft)
     os.replace(draft, path)
     sync_folder(path.parent)
 
 
 def sync_folder(path: Path) -> None:
     """Make names that were added to or removed from a folder durable."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    _sync(path)
+
+
+def _sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
     finally:

@@ -20,7 +20,7 @@ _UNLOCKED_S = 600.0
 """Seconds after which a folder without a lock is nobody's: it is locked as soon as it is made."""
 
 
-class ScratchFolder:
+class ScratchFolder(contextlib.AbstractContextManager["ScratchFolder"]):
     """A new folder among the temporary files, deleted by `close` or, after a kill, by the next
     process that makes one of this kind. Closing twice is safe."""
 
@@ -39,9 +39,6 @@ class ScratchFolder:
         if fd is not None:
             _delete(self.path)
             os.close(fd)
-
-    def __enter__(self) -> ScratchFolder:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

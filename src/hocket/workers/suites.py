@@ -52,22 +52,19 @@ class OneTask:
         return env if env is not None else self._factory()
 
 
-class Suites:
+class Suites(dict[str, Any]):
     """The suites of a worker, by the name that trials carry; each is opened when first used."""
 
     def __init__(self, refs: Mapping[str, Ref], worker: int) -> None:
         self._refs = refs
         self._worker = worker
-        self._open: dict[str, Any] = {}
 
-    def __getitem__(self, name: str) -> Any:
-        if name not in self._open:
-            if name not in self._refs:
-                raise UnknownNameError(
-                    f"This worker knows no suite {name!r}.{plugins.did_you_mean(name, self._refs)}"
-                )
-            self._open[name] = open_suite(self._refs[name], self._worker)
-        return self._open[name]
+    def __missing__(self, name: str) -> Any:
+        if name not in self._refs:
+            near = plugins.did_you_mean(name, self._refs)
+            raise UnknownNameError(f"This worker knows no suite {name!r}.{near}")
+        self[name] = open_suite(self._refs[name], self._worker)
+        return self[name]
 
     def describe(self, name: str) -> Described | Failed:
         """The answer to whoever asks for the tasks of a suite."""

@@ -7,16 +7,14 @@ import os
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import Any
 
 from hocket.core.contracts.runtime import Usability
 from hocket.errors import UsageError, WorkerFailed
 from hocket.workers.cloud.receiver import RECEIVER
 from hocket.workers.cloud.sandbox import PORT, CloudRuntime, Sandbox, variables
 from hocket.workers.containers.images import context_hash, find_dockerfile
-
-if TYPE_CHECKING:
-    import daytona
 
 _SESSION = "hocket"
 _BUILD_S = 3600.0
@@ -83,7 +81,6 @@ class DaytonaRuntime(CloudRuntime):
             )
         if config.timeout < 60:
             raise UsageError("--runtime.timeout is 60 seconds or more on Daytona.")
-        self._client: daytona.Daytona | None = None
 
     def prepare(self) -> None:
         import daytona
@@ -93,7 +90,7 @@ class DaytonaRuntime(CloudRuntime):
             return
         with _told("for the snapshot"):
             try:
-                self._connect().snapshot.get(self._snapshot)
+                self._client.snapshot.get(self._snapshot)
             except daytona.DaytonaNotFoundError as exc:
                 raise WorkerFailed(
                     f"Daytona has no snapshot {self._snapshot!r}. Make it there, or let it be "
@@ -117,7 +114,7 @@ class DaytonaRuntime(CloudRuntime):
             target=config.region or None,
         )
         with _told("to create a sandbox"):
-            made = self._connect().create(wanted, timeout=config.create_timeout)
+            made = self._client.create(wanted, timeout=config.create_timeout)
         sandbox = DaytonaSandbox(made)
         sandbox.run(f"{shlex.quote(config.python)} -c {shlex.quote(RECEIVER)}")
         return sandbox
@@ -127,14 +124,13 @@ class DaytonaRuntime(CloudRuntime):
 
         with _told("to list sandboxes"):
             query = daytona.ListSandboxesQuery(labels={tag: value})
-            return [(DaytonaSandbox(one), one.labels) for one in self._connect().list(query)]
+            return [(DaytonaSandbox(one), one.labels) for one in self._client.list(query)]
 
-    def _connect(self) -> Any:
+    @cached_property
+    def _client(self) -> Any:
         import daytona
 
-        if self._client is None:
-            self._client = daytona.Daytona()
-        return self._client
+        return daytona.Daytona()
 
     def _build_once(self) -> str:
         """The name of the snapshot of the Dockerfile, which is built where there is none."""
@@ -144,7 +140,7 @@ class DaytonaRuntime(CloudRuntime):
         sizes = "-".join(str(n or 0) for n in (config.cpus, config.memory, config.disk, config.gpu))
         name = f"hocket-{context_hash(path)}-{sizes}"
         with _told("for a snapshot of the Dockerfile"):
-            snapshots = self._connect().snapshot
+            snapshots = self._client.snapshot
             try:
                 snapshots.get(name)
             except daytona.DaytonaNotFoundError:
@@ -211,15 +207,10 @@ def _told(what: str) -> Iterator[None]:
         raise WorkerFailed(
             f"Daytona does not know the key: it is missing, wrong or has expired ({exc}). {_RENEW}"
         ) from exc
-    except daytona.DaytonaForbiddenError as exc:
+    except (daytona.DaytonaForbiddenError, daytona.DaytonaRateLimitError) as exc:
         raise WorkerFailed(
-            f"Daytona does not allow what was asked {what}, or a limit of the account is reached: "
-            f"{exc} Fewer --lanes need fewer sandboxes."
-        ) from exc
-    except daytona.DaytonaRateLimitError as exc:
-        raise WorkerFailed(
-            f"Daytona has no room for more, or a limit of the account is reached: {exc} Fewer "
-            "--lanes need fewer sandboxes."
+            f"Daytona does not allow what was asked {what}, has no room for more, or a limit of "
+            f"the account is reached: {exc} Fewer --lanes need fewer sandboxes."
         ) from exc
     except daytona.DaytonaTimeoutError as exc:
         raise WorkerFailed(

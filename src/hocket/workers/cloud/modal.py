@@ -6,6 +6,7 @@ import contextlib
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,13 +80,11 @@ class ModalRuntime(CloudRuntime):
             )
         if not 0 < config.timeout <= 86400:
             raise UsageError("--runtime.timeout is between 1 and 86400 seconds on Modal.")
-        self._app: modal.App | None = None
         self._image: modal.Image | None = None
 
     def prepare(self) -> None:
         import modal
 
-        app = self._require_app()
         if self._config.dockerfile:
             path = find_dockerfile(self._config.dockerfile)
             self._image = modal.Image.from_dockerfile(path, context_dir=path.parent)
@@ -97,7 +96,7 @@ class ModalRuntime(CloudRuntime):
             self._image = modal.Image.from_name(self._image_name)
         with _told("to find or build the image"):
             try:
-                self._image.build(app)
+                self._image.build(self._app)
             except modal.exception.NotFoundError as exc:
                 raise WorkerFailed(
                     f"Modal has no image {self._image_name!r} ({exc}). Publish it there, name one "
@@ -114,7 +113,7 @@ class ModalRuntime(CloudRuntime):
                 config.python,
                 "-c",
                 RECEIVER,
-                app=self._require_app(),
+                app=self._app,
                 image=self._image,
                 tags=dict(tags),
                 env=variables(key, config.env),
@@ -130,16 +129,15 @@ class ModalRuntime(CloudRuntime):
         import modal
 
         with _told("to list sandboxes"):
-            listed = list(modal.Sandbox.list(app_id=self._require_app().app_id, tags={tag: value}))
+            listed = list(modal.Sandbox.list(app_id=self._app.app_id, tags={tag: value}))
             return [(ModalSandbox(one), one.get_tags()) for one in listed]
 
-    def _require_app(self) -> Any:
+    @cached_property
+    def _app(self) -> Any:
         import modal
 
-        if self._app is None:
-            with _told(f"for the app {self._app_name!r}"):
-                self._app = modal.App.lookup(self._app_name, create_if_missing=True)
-        return self._app
+        with _told(f"for the app {self._app_name!r}"):
+            return modal.App.lookup(self._app_name, create_if_missing=True)
 
 
 class ModalSandbox:

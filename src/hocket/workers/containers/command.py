@@ -37,8 +37,7 @@ class Command:
         """The first of these that answers. Raises WorkerFailed, with what each said."""
         trouble = []
         for name in names:
-            path = shutil.which(name)
-            if path is None:
+            if (path := shutil.which(name)) is None:
                 trouble.append(f"There is no command {name!r} here.")
                 continue
             found = cls(path, name == "podman")

@@ -89,6 +89,7 @@ class ContainerRuntime:
                 f"Name an image, as in --runtime {self.commands[0]}:IMAGE, or give "
                 f"--runtime.dockerfile PATH, and not both."
             )
+        self.isolates = self._config.isolate
         # Guards that one thread asks for command and image, and the others wait for the answer.
         self._asking = threading.Lock()
         self._ready: tuple[Command, str] | None = None
@@ -104,10 +105,6 @@ class ContainerRuntime:
             advice = f"apt-get install {cls.commands[-1]}, or start the service of what is there"
             return Usability(is_usable=False, detail=str(exc), advice=advice)
         return Usability(is_usable=True, detail=command.path)
-
-    @property
-    def isolates(self) -> bool:
-        return self._config.isolate
 
     @property
     def is_preparing(self) -> bool:

@@ -111,15 +111,12 @@ class Tracks:
             all_cameras=any(needs.all_cameras for needs in wanted),
             stride=math.gcd(*(needs.stride for needs in wanted if _looks(needs))) or 1,
         )
+        self.looks = _looks(self.needs)
+        """A sink asks for observations: of every step, or of one in `needs.stride`."""
 
     @property
     def is_on(self) -> bool:
         return bool(self._tracks)
-
-    @property
-    def looks(self) -> bool:
-        """True if a sink asks for observations: of every step, or of one in `needs.stride`."""
-        return _looks(self.needs)
 
     def open(self, attempt: Attempt, prompt: str) -> None:
         trial = attempt.trial

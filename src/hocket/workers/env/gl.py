@@ -63,7 +63,6 @@ class Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GlProbe:
-    backend: str
     devices: tuple[Device, ...]
     reason: str = ""
     """Why there is no device."""
@@ -94,14 +93,14 @@ def probe(backend: str) -> GlProbe:
         )
     except subprocess.TimeoutExpired:
         reason = f"{backend}: no answer within {_PROBE_TIMEOUT_S:.0f} s"
-        return GlProbe(backend=backend, devices=(), reason=reason)
+        return GlProbe(devices=(), reason=reason)
     devices = tuple(
         Device(backend=backend, **json.loads(line))
         for line in done.stdout.splitlines()
         if line.startswith("{")
     )
     reason = "" if devices else done.stderr.strip() or f"{backend}: exit code {done.returncode}"
-    return GlProbe(backend=backend, devices=devices, reason=reason)
+    return GlProbe(devices=devices, reason=reason)
 
 
 def choose_device() -> Device:

@@ -93,8 +93,7 @@ class Perturbation:
         if noise is None or array.dtype.kind != "f":
             return array
         drawn = noise * self._rng(key, step).standard_normal(array.shape)
-        noisy: Array = (array + drawn).astype(array.dtype)
-        return noisy
+        return (array + drawn).astype(array.dtype)
 
     def _picture(self, image: Array, key: str, step: int) -> Array:
         amounts = self._amounts

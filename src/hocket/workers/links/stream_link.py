@@ -54,14 +54,9 @@ class LaneArrays:
         """Descriptors that came with messages, and that no Ready has asked for yet."""
         self._blocks: dict[int, Any] = {}
         """The worker's shared memory, by its number."""
-        self._inline: dict[int, memoryview] = {}
+        self.inline: dict[int, memoryview] = {}
         """By place (`lane * slots + slot`): what arrays that come over the stream are copied to."""
         self._views: list[Observation] = [{} for _ in range(lanes * slots)]
-
-    @property
-    def are_inline(self) -> bool:
-        """True where some lane's arrays come over the stream."""
-        return bool(self._inline)
 
     def views(self, lane: int, chunk: int) -> Observation:
         return self._views[lane * self._slots + chunk % self._slots]
@@ -73,13 +68,13 @@ class LaneArrays:
             layout = Layout.from_plain(ready.layout, len(ready.arrays) // len(ready.lanes))
             for place in self._places(ready.lanes):
                 memory = bytearray(layout.stride)
-                self._inline[place] = memoryview(memory)
+                self.inline[place] = memoryview(memory)
                 self._views[place] = layout.views(memory, 0)
         elif ready.layout is not None:
             block = self._block(ready.block)
             layout = Layout.from_plain(ready.layout, len(block) // len(self._views))
             for place in self._places(ready.lanes):
-                self._inline.pop(place, None)
+                self.inline.pop(place, None)
                 self._views[place] = layout.views(block, place)
         if ready.arrays is not None:
             self.fill(ready.lanes, ready.arrays, [0] * len(ready.lanes))
@@ -91,7 +86,7 @@ class LaneArrays:
         """Take observations that came over the stream, each for this chunk of its lane."""
         begin, whole = 0, memoryview(arrays)
         for lane, chunk in zip(lanes, chunks, strict=True):
-            held = self._inline.get(lane * self._slots + chunk % self._slots)
+            held = self.inline.get(lane * self._slots + chunk % self._slots)
             part = whole[begin : begin + len(held)] if held is not None else b""
             if held is None or len(part) != len(held):
                 raise WireError("The arrays of a message are not those of its lanes.")
@@ -203,27 +198,20 @@ class StreamLink(abc.ABC):
 
     def _take(self, messages: list[Message]) -> list[Message]:
         for message in messages:
-            kind = type(message)
-            if kind is Executed or kind is Observed:
-                if message.arrays is not None:  # type: ignore[union-attr]
-                    self._fill(message)  # type: ignore[arg-type]
-            elif kind is Ready:
-                self._arrays.adopt(message)  # type: ignore[arg-type]
+            if isinstance(message, (Executed, Observed)) and message.arrays is not None:
+                # What is seen for the next chunk; at an episode's end what is seen then, since the
+                # policy may still read what was seen for the next.
+                ends = message.ends if isinstance(message, Executed) else [0] * len(message.lanes)
+                pairs = zip(message.chunks, ends, strict=True)
+                chunks = [chunk + (not end) for chunk, end in pairs]
+                self._arrays.fill(message.lanes, message.arrays, chunks)
+            elif isinstance(message, Ready):
+                self._arrays.adopt(message)
         return messages
-
-    def _fill(self, message: Executed | Observed) -> None:
-        """Take the arrays of a message: what is seen for the next chunk, or at the episode's end,
-        where the policy may still read what was seen for the next."""
-        chunks = [chunk + 1 for chunk in message.chunks]
-        if isinstance(message, Executed):
-            ends = zip(message.chunks, message.ends, strict=True)
-            chunks = [chunk + (not end) for chunk, end in ends]
-        assert message.arrays is not None
-        self._arrays.fill(message.lanes, message.arrays, chunks)
 
     def _read(self) -> bytes | memoryview | None:
         """The bytes that have come, until the next call; None for none yet, empty at the end."""
-        is_long = self._arrays.are_inline or (self._guard is not None and self._guard.has_files)
+        is_long = bool(self._arrays.inline) or (self._guard is not None and self._guard.has_files)
         try:
             if not self._expects_fd and not is_long:
                 return self._stream.recv(_READ)

@@ -78,10 +78,9 @@ class LocalRuntime:
     def prepare(self, spec: WorkerSpec) -> ZygoteProcess:
         """What forks such workers; begin to start it where it is not there. Waits for nothing."""
         found = self._zygotes.get(spec.python)
-        if found is not None and not found.is_alive:
-            found.close()
-            found = None
-        if found is None:
+        if found is None or not found.child.is_alive:
+            if found is not None:
+                found.close()
             found = ZygoteProcess(spec.python, [ref.name for ref in spec.suites.values()])
             self._zygotes[spec.python] = found
         return found
@@ -179,12 +178,8 @@ class ZygoteProcess:
         with theirs, contextlib.ExitStack() as stack:
             stack.enter_context(self._requests)
             env = _environment(is_foreign=python is not None)
-            self._child = Child(words, pass_fds=(theirs.fileno(),), env=env)
+            self.child = Child(words, pass_fds=(theirs.fileno(),), env=env)
             stack.pop_all()
-
-    @property
-    def is_alive(self) -> bool:
-        return self._child.is_alive
 
     def fork(self, ident: int, index: int, fds: tuple[int, int, int]) -> None:
         socket.send_fds(self._requests, [REQUEST.pack(FORK, ident, index)], fds)
@@ -196,11 +191,11 @@ class ZygoteProcess:
 
     def explain(self) -> str:
         """Say why workers ended that left no exit status: because this process ended."""
-        return f"The process that forks workers ({self._name}) {self._child.ending()}"
+        return f"The process that forks workers ({self._name}) {self.child.ending()}"
 
     def close(self) -> None:
         self._requests.close()
-        self._child.end(_END_TIMEOUT_S)
+        self.child.end(_END_TIMEOUT_S)
 
 
 def _allow_files() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import io
-import struct
 import zipfile
 from pathlib import Path
 
@@ -41,8 +40,6 @@ sys.exit(code)
 """
 _LEFT_OUT = ("cli", "train", "serve", "watch", "machines", "runs", "results", "adapters/policies")
 """Folders of hocket that no worker imports."""
-_LENGTH = struct.Struct("<I")
-
 LOADER = (
     "import io,os,sys,zipfile\n"
     "def r(n):\n"
@@ -84,4 +81,4 @@ def code_archive() -> bytes:
 def code_message() -> bytes:
     """The archive as LOADER reads it."""
     data = code_archive()
-    return _LENGTH.pack(len(data)) + data
+    return len(data).to_bytes(4, "little") + data

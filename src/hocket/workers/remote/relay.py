@@ -19,7 +19,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import TypeAlias
 
 from hocket.core.contracts.recorder import EVIDENCE
 from hocket.core.contracts.runtime import Runtime, WorkerSpec
@@ -57,24 +57,14 @@ _SEND_S = 300.0
 _READ = 1 << 18
 
 
-class ByteStream(Protocol):
-    """Bytes both ways, as a socket carries them; one thread uses it."""
-
-    def fileno(self) -> int: ...
-
-    def recv(self, size: int, /) -> bytes:
-        """What has come; empty at the end. Raises BlockingIOError where nothing has,
-        OSError where the stream breaks."""
-
-    def sendall(self, data: bytes, /) -> None: ...
-
-    def close(self) -> None: ...
+Stream: TypeAlias = "socket.socket | Stdio"
+"""Bytes both ways; one thread uses it. `recv` raises BlockingIOError where nothing has come."""
 
 
 class Relay:
     """Passes messages on between a stream and a link to a worker beside it."""
 
-    def __init__(self, stream: ByteStream, link: Link, lanes: int, folder: str) -> None:
+    def __init__(self, stream: Stream, link: Link, lanes: int, folder: str) -> None:
         """`folder` is where the worker writes."""
         self._stream = stream
         self._link = link
@@ -171,7 +161,7 @@ class Relay:
         self._stream.sendall(pack(message))
 
 
-def serve(stream: ByteStream, runtime: Runtime | None = None) -> None:
+def serve(stream: Stream, runtime: Runtime | None = None) -> None:
     """Be the far end of a stream for as long as its one worker lives."""
     runtime = runtime or LocalRuntime()
     with (
@@ -197,7 +187,11 @@ def serve(stream: ByteStream, runtime: Runtime | None = None) -> None:
 
 
 def _relay(
-    stream: ByteStream, frames: Frames, messages: list[Message], runtime: Runtime, folder: str
+    stream: Stream,
+    frames: Frames,
+    messages: list[Message],
+    runtime: Runtime,
+    folder: str,
 ) -> None:
     first, *others = messages
     try:
@@ -248,7 +242,8 @@ def main(arguments: Sequence[str]) -> int:
 
 
 class Stdio:
-    """The standard input and output of this process, taken away from everyone else in it."""
+    """The standard input and output of this process, taken away from everyone else in it, as what a
+    relay needs of a socket."""
 
     def __init__(self) -> None:
         self._in, self._out = os.dup(0), os.dup(1)

@@ -110,7 +110,7 @@ class RowRecording:
             observation: Observation | None = None
             if row in seen_at:
                 observation = {key: array[seen_at[row]] for key, array in seen.items()}
-            chunk = age = 0
+            chunk, age = -1, 0
             if table is not None:
                 chunk, age = int(table.chunk[row]), done - 1
                 if looks is not None:
@@ -120,7 +120,7 @@ class RowRecording:
                 attempt,
                 None if table is None else sim.last[row],
                 0.0 if table is None else float(table.rewards[row]),
-                chunk=-1 if table is None else chunk,
+                chunk=chunk,
                 age=age,
                 observation=observation,
                 state=states[index] if states is not None else None,

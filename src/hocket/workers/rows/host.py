@@ -154,7 +154,8 @@ class RowsHost:
     def step_s(self) -> float | None:
         """Seconds of a step that takes as long for one row as for all; 0 before the first, None
         where each row costs its own."""
-        return self.rule.step_s if self._sims.share_steps else None
+        is_shared = len(self._sims) == 1 and self._sims[0].shares_steps
+        return self.rule.step_s if is_shared else None
 
     def gather(self, lanes: Sequence[int]) -> Mapping[str, Array]:
         """What the policy reads of these rows, stacked `[k, ...]`. They wait for a chunk, or their

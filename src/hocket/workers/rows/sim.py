@@ -40,6 +40,7 @@ class RowSim:
         # Asked once: to look for a Protocol's methods takes longer than a small batch.
         self.shares_steps = not (isinstance(env, CostsByRow) and env.steps_cost_by_row)
         """True where a step takes nearly as long for one row as for all."""
+        self.keeps_states = isinstance(env, RowSnapshots)
         self.drive = Drive(env.action_space)
         action = self.drive.spec
         self.chunks = StepRing(rows, action.shape, action.dtype)
@@ -53,10 +54,6 @@ class RowSim:
         """By task."""
         self._task_of = [""] * rows
         """The task that each row was last reset for."""
-
-    @property
-    def keeps_states(self) -> bool:
-        return isinstance(self.env, RowSnapshots)
 
     @property
     def abilities(self) -> tuple[str, ...]:
@@ -163,11 +160,6 @@ class RowSims:
     def __getitem__(self, home: int) -> RowSim:
         return self._sims[home]
 
-    @property
-    def share_steps(self) -> bool:
-        """True where all rows are in one simulator, whose step costs the same for any of them."""
-        return len(self._sims) == 1 and self._sims[0].shares_steps
-
     def home(self, suite: str, task: str) -> int:
         """The index of the simulator that has this task; it is built where there is none yet."""
         home = self._homes.get((suite, task))
@@ -237,8 +229,7 @@ class RowHistory:
             return np.zeros(self._rows, np.int64)
         streak = np.where(steps == self._last, self._streak, 0)
         # Seen at every step since its reset, a row has a whole history, however short.
-        answer: Array = np.where(streak == steps + 1, 0, np.maximum(0, self.length - streak))
-        return answer
+        return np.where(streak == steps + 1, 0, np.maximum(0, self.length - streak))
 
     def gather(self, rows: Array, homes: Array) -> dict[str, Array]:
         """The histories `[k, length, ...]` of these rows, oldest first, by their simulators."""

@@ -47,13 +47,13 @@ class Suspendable:
         self, sim: Any, *, get_rows: GetRows | None = None, set_rows: SetRows | None = None
     ) -> None:
         self._sim = sim
-        self._rows = _count_rows(sim)
+        self.rows = _count_rows(sim)
         self._get = get_rows or getattr(sim, "get_rows", None)
         self._set = set_rows or getattr(sim, "set_rows", None)
         if callable(hold_actions := getattr(sim, "hold_actions", None)):
             self.hold_actions = hold_actions  # An ability: it is looked for, and not only called.
-        self._suspended = np.zeros(self._rows, np.bool_)
-        self._sight = _Sight(self._rows)
+        self._suspended = np.zeros(self.rows, np.bool_)
+        self._sight = _Sight(self.rows)
         if getattr(sim, "suspension", None) == "mask":
             self.suspension = "mask"
         elif callable(self._get) and callable(self._set):
@@ -70,32 +70,28 @@ class Suspendable:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._sim, name)
 
-    @property
-    def rows(self) -> int:
-        return self._rows
-
     def suspend(self, rows: Any) -> None:
         """Let these rows stand still: an index, a list, an array or tensor of them, or a mask."""
-        self._suspended[read_ids(rows, self._rows)] = True
+        self._suspended[read_ids(rows, self.rows)] = True
 
     def resume(self, rows: Any) -> None:
         """Let these rows move again, from where they stand."""
-        self._suspended[read_ids(rows, self._rows)] = False
+        self._suspended[read_ids(rows, self.rows)] = False
 
     def reset(self, *args: Any, **kwargs: Any) -> Any:
         """Reset the simulator; arguments and answer are its own. The observations that it returns
         are those of all rows, or of the rows that were named: by a list or array as the first
         argument, or as `rows`, `env_ids`, `env_idx` or gymnasium's `reset_mask`, which may be among
         `options`."""
-        named = _named_rows(kwargs, self._rows)
+        named = _named_rows(kwargs, self.rows)
         answer = self._sim.reset(*args, **kwargs)
         if isinstance(answer, tuple) and len(answer) == 2:
             seen = answer[0]
-            if _length(seen) in (None, self._rows):
+            if _length(seen) in (None, self.rows):
                 self._sight.put(seen, named)
             else:
                 self._sight.put_some(
-                    seen, _listed_rows(args, self._rows) if named is None else named
+                    seen, _listed_rows(args, self.rows) if named is None else named
                 )
         return answer
 
@@ -104,7 +100,7 @@ class Suspendable:
         it. Returns what the simulator's step does, as gymnasium's five values or RowSteps."""
         moving = ~self._suspended if active is None else active & ~self._suspended
         held = np.flatnonzero(~moving)
-        if len(held) == self._rows:
+        if len(held) == self.rows:
             raise UsageError("All rows are suspended: there is nothing to step. Resume some.")
         if not callable(getattr(self._sim, "observe", None)):  # its step tells what rows see
             self._sight.require(held)
@@ -137,8 +133,8 @@ class Suspendable:
             rewards = _with_rows(rewards, held, 0)
             terminated = _with_rows(terminated, held, False)  # noqa: FBT003 - a value
             truncated = _with_rows(truncated, held, False)  # noqa: FBT003 - a value
-            info = _without(info, held, self._rows)
-        self._sight.put(seen, np.setdiff1d(np.arange(self._rows), held))
+            info = _without(info, held, self.rows)
+        self._sight.put(seen, np.setdiff1d(np.arange(self.rows), held))
         return seen, rewards, terminated, truncated, info
 
 

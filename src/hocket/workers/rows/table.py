@@ -59,8 +59,7 @@ class StepRing:
 
     def take(self, rows: Array, first: Array, counts: Array) -> Array:
         """The values of `counts` steps from `first` on, one row after the other."""
-        values: Array = self._array[self._places(rows, first, counts)]
-        return values
+        return self._array[self._places(rows, first, counts)]
 
     def _places(self, rows: Array, first: Array, counts: Array) -> tuple[Array, Array]:
         ticks = np.arange(int(counts.sum())) + np.repeat(first - counts.cumsum() + counts, counts)
@@ -243,8 +242,7 @@ class RowTable:
     def ends(self, rows: Array, flags: Array) -> Array:
         """All flags `END_*` of these rows, given those of `judge`; 0 where the episode goes on."""
         judged = self._judged[rows] * END_JUDGED + self._won[rows] * END_SUCCESS
-        answer: Array = np.where(flags > 0, flags + judged, 0)
-        return answer
+        return np.where(flags > 0, flags + judged, 0)
 
     def packed_rewards(self, rows: Array) -> bytes:
         """The rewards of these rows' chunks, one row after the other, as they travel."""

@@ -97,6 +97,7 @@ class VideoSink:
         del argument
         self.config = config or VideoConfig()
         self.needs = SinkNeeds()
+        self._kind = IMAGES if self.config.lossless else VIDEO
 
     def needs_of(
         self, task: TaskInfo, record: Mapping[str, Any], abilities: Collection[str]
@@ -114,10 +115,6 @@ class VideoSink:
         if not self._is_wanted(start.record, start.abilities):
             return NoTrack()
         return VideoTrack(self.config, start, str(start.record[self._kind]))
-
-    @property
-    def _kind(self) -> str:
-        return IMAGES if self.config.lossless else VIDEO
 
     def _is_wanted(self, record: Mapping[str, Any], abilities: Collection[str]) -> bool:
         if not record.get(self._kind):
