@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from tyro.conf import arg
 
@@ -104,32 +103,32 @@ def plan_of(arguments: Sequence[str]) -> RunPlan[TrainConfig]:
     if scan(arguments, "--resume") is None:
         knobs = knobs_of(TrainConfig, without=("policy_devices",))
         parsed = parse_run(Train, knobs, arguments, verb="train", evaluates_apart=True)
-        return plan_training(parsed.flags, parsed.config)
+        config = TrainConfig.from_plain(parsed.config)
+        _refuse_flags_of_other_algorithms(config)
+        return _planned(parsed.flags, config)
     words = [one.partition("=")[0] for one in arguments if one.startswith("--")]
     if any(not word.startswith(_WHEN_RESUMED) for word in words):
         raise UsageError("--resume takes no other flags: the run has its configuration.")
     flags = parse(ResumeTraining, arguments, verb="train")
-    config = TrainConfig.from_plain(load_run(flags.resume))
-    return dataclasses.replace(_planned(flags, config), out=flags.resume, is_resumed=True)
+    return _planned(flags, TrainConfig.from_plain(load_run(flags.resume)))
 
 
-def plan_training(flags: Train, config: Mapping[str, Any]) -> RunPlan[TrainConfig]:
-    """The plan of flags and the configuration beside them."""
-    settled = TrainConfig.from_plain(config)
+def _refuse_flags_of_other_algorithms(config: TrainConfig) -> None:
     for algorithm, names in OF_ALGORITHMS.items():
         for name in names:
-            is_set = getattr(settled, name) != TrainConfig.__dataclass_fields__[name].default
-            if is_set and algorithm != settled.algo:
+            is_set = getattr(config, name) != TrainConfig.__dataclass_fields__[name].default
+            if is_set and algorithm != config.algo:
                 raise UsageError(
                     f"--{name.replace('_', '-')} belongs to --algo {algorithm}, and this is "
-                    f"--algo {settled.algo}."
+                    f"--algo {config.algo}."
                 )
-    return dataclasses.replace(_planned(flags, settled), out=flags.out)
 
 
 def _planned(flags: Train | ResumeTraining, config: TrainConfig) -> RunPlan[TrainConfig]:
     return RunPlan(
         runs={"": config},
+        out=flags.resume if isinstance(flags, ResumeTraining) else flags.out,
+        is_resumed=isinstance(flags, ResumeTraining),
         readers=readers_of(flags),
         machines=machines_asked(flags),
         is_watched=flags.watch,
