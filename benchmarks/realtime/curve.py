@@ -25,7 +25,7 @@ from hocket.results.comparing.side import Side
 from hocket.results.report import Report
 from hocket.results.showing.progress import ProgressDisplay
 from hocket.runs.arms import arms_of
-from hocket.runs.jobs import run_jobs
+from hocket.runs.evaluation import run_jobs
 from hocket.train.algorithms.cloning import cloning_loss
 from hocket.train.data.windows import Window
 from hocket.train.learner import checkpoint
@@ -124,7 +124,7 @@ def run_method(given: argparse.Namespace, policy: Path, method: str) -> dict[str
         },
         None,
     )
-    assert jobs is not None, "a curve needs several delays"
+    assert len(jobs.runs) > 1, "a curve needs several delays"
     folder = given.out / method.replace(":", "-")
     table = run_jobs(jobs, folder, readers=lambda _: [ProgressDisplay(quiet=True)])
     print(f"--method {method}\n{table.table().text(140)}\n", flush=True)

@@ -16,10 +16,11 @@ from hocket.cli import eval as verb
 from hocket.core.contracts.recorder import Followed
 from hocket.core.data import Episode, Outcome, Trial
 from hocket.errors import ConfigError, UsageError
-from hocket.records.step_rows import schema
+from hocket.records.step_rows import SCHEMA
 from hocket.results.arms import Arm, ArmTable
 from hocket.results.comparing.compare import compare_runs
 from hocket.results.comparing.side import Side
+from hocket.results.exactness import Claim
 from hocket.results.motion import motion_of
 from hocket.results.report import Report, Throughput
 from hocket.runs.arms import arms_of
@@ -76,7 +77,7 @@ def _report(wins: list[bool], delay: str = "0") -> Report:
     config: dict[str, Any] = {"env": ["s"], "policy": "p", "delay": delay}
     return Report.build(
         config=config,
-        exactness="inputs",
+        claim=Claim(level="inputs"),
         trials=trials,
         episodes=episodes,
         throughput=Throughput(),
@@ -134,7 +135,6 @@ PLAIN = {"env": ["toy:count"], "policy": "scripted", "method": "naive"}
 
 def test_every_disturbance_is_run_at_every_delay_and_the_base_has_neither() -> None:
     jobs = arms_of({**PLAIN, "delay": "2,0"}, "state:noise=5")
-    assert jobs is not None
     assert {name: (run.perturb, str(run.delay)) for name, run in jobs.runs.items()} == {
         "clean, delay 2": ("", "2"),
         "clean, delay 0": ("", "0"),
@@ -143,10 +143,9 @@ def test_every_disturbance_is_run_at_every_delay_and_the_base_has_neither() -> N
     }
     assert jobs.base == "clean, delay 0"
     late = arms_of({**PLAIN, "delay": "2"}, "state:noise=5")
-    assert late is not None
     assert late.base == "clean"
     assert {str(run.delay) for run in late.runs.values()} == {"2"}
-    assert arms_of({**PLAIN, "perturb": "prompt:empty"}, None) is None
+    assert list(arms_of({**PLAIN, "perturb": "prompt:empty"}, None).runs) == [""]
 
 
 def test_runs_that_are_compared_do_not_stop_when_something_is_decided() -> None:
@@ -247,7 +246,7 @@ def test_json_is_json_also_where_a_run_fails(
 def test_motion_is_measured_inside_of_episodes_alone() -> None:
     actions = [None, [0.0], [1.0], [3.0], [3.0], None, [9.0], [9.0]]
     chunks = [-1, 0, 0, 1, -1, -1, 0, 0]
-    plain: dict[str, Any] = {name: [None] * 8 for name in schema().names}
+    plain: dict[str, Any] = {name: [None] * 8 for name in SCHEMA.names}
     plain |= {
         "trial": ["a"] * 5 + ["b"] * 3,
         "step": [0, 1, 2, 3, 4, 0, 1, 2],
@@ -255,7 +254,7 @@ def test_motion_is_measured_inside_of_episodes_alone() -> None:
         "age": [0, 0, 1, 2, 1, 0, 0, 1],
         "action": actions,
     }
-    found = motion_of(pa.table(plain, schema=schema()))
+    found = motion_of(pa.table(plain, schema=SCHEMA))
     assert (found.steps, found.held, found.borders) == (5, 1, 2)
     assert (found.jump, found.change) == (1.0, 0.5)
     assert (found.age, found.oldest) == (4 / 5, 2)

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from hocket.cli.flags.machines import MachineFlags, machines_asked, machines_of
 from hocket.cli.flags.parse import FileFlags, knobs_of, parse_run
-from hocket.cli.flags.readers import ReaderFlags, following, readers_of
+from hocket.cli.flags.plan import RunFlags, RunPlan, following, machines_of
 from hocket.cli.watch import shown
 from hocket.core.contracts.recorder import Followed
 from hocket.runs.config import EvalConfig
@@ -39,7 +38,7 @@ KNOBS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Collect(ReaderFlags, MachineFlags, FileFlags):
+class Collect(RunFlags, FileFlags):
     """Collect a fixed number of episodes of each task straight to a dataset: successes alone,
     unless told otherwise. A collection that was interrupted goes on with the same command."""
 
@@ -59,8 +58,6 @@ class Collect(ReaderFlags, MachineFlags, FileFlags):
     episodes of the dataset alone; full keeps every picture while running, for other envs."""
     fps: Annotated[float | None, arg(metavar="N")] = None
     """Steps per second, where the env does not say."""
-    watch: bool = False
-    """Show the run in the browser while it goes on; see hocket watch --help."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -82,15 +79,16 @@ def run(arguments: Sequence[str]) -> int:
     )
     with contextlib.ExitStack() as stack:
         folder = run_folder(flags.out, flags.to)
-        named, about = readers_of(flags), Followed(folder=folder, config=config.run.to_plain())
+        plan = RunPlan.of(flags, {"": config.run})
+        about = Followed(folder=folder, config=config.run.to_plain())
 
         def readers() -> list[Reader]:
-            told = stack.enter_context(following(named, about))
+            told = stack.enter_context(following(plan.readers, about))
             return [stack.enter_context(ProgressDisplay()), *told]
 
-        stack.enter_context(shown(folder, wanted=flags.watch))
+        stack.enter_context(shown(folder, wanted=plan.is_watched))
         teller = stack.enter_context(contextlib.closing(Teller()))
-        machines = stack.enter_context(machines_of(machines_asked(flags), more=True))
+        machines = stack.enter_context(machines_of(plan.machines, more=True))
         done = collect(config, flags.out, readers=readers, watcher=teller, elsewhere=machines)
     sys.stderr.write("".join(f"note: {printable(text)}\n" for text in teller.notes))
     if not done.is_complete:

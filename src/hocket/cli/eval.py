@@ -16,10 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro.conf import Positional, arg
 
 from hocket.cli import FAILED, INTERRUPTED, OK
-from hocket.cli.flags.machines import MachineFlags, machines_asked, machines_of
 from hocket.cli.flags.parse import FileFlags, knobs_of, parse, parse_run, refuse_bad_run_file
-from hocket.cli.flags.plan import RunPlan
-from hocket.cli.flags.readers import ReaderFlags, following, make_readers, readers_of
+from hocket.cli.flags.plan import RunFlags, RunPlan, following, machines_of, make_readers
 from hocket.cli.flags.settings import scan
 from hocket.cli.flags.values import format_bytes
 from hocket.cli.watch import shown
@@ -42,9 +40,12 @@ if TYPE_CHECKING:
     from hocket.runs.elsewhere import Elsewhere
     from hocket.runs.run import Run
 
+_WIDEST = 1000
+"""Columns of text that a table of runs may have; it has fewer."""
+
 
 @dataclass(frozen=True, kw_only=True)
-class Eval(MachineFlags, ReaderFlags, FileFlags):
+class Eval(RunFlags, FileFlags):
     """Run a policy on every task of the named envs, many episodes at once, and report success per
     task, per suite and overall, with intervals. The flags of the named env and policy themselves
     are listed below once they are named: hocket eval --env NAME --policy NAME --help."""
@@ -60,8 +61,6 @@ class Eval(MachineFlags, ReaderFlags, FileFlags):
     runs/TIME-ENV-POLICY. Of several runs: the folder that holds theirs, and jobs.html."""
     json: bool = False
     """Print the report as JSON on standard output; progress goes to standard error."""
-    watch: bool = False
-    """Show the run in the browser while it goes on; see hocket watch --help."""
     dry_run: bool = False
     """Print what would be run, and build no simulator."""
     jobs: Annotated[Path | None, arg(metavar="FILE")] = None
@@ -69,7 +68,7 @@ class Eval(MachineFlags, ReaderFlags, FileFlags):
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobFlags(MachineFlags, ReaderFlags):
+class JobFlags(RunFlags):
     """Make many runs from one file: `shared:` settings, and `runs:` by name with their own, each
     setting named as in run.yaml; `base:` names the one that the others are compared with. Workers
     are kept warm between runs that need the same ones. A run that cannot be made does not stop the
@@ -79,8 +78,6 @@ class JobFlags(MachineFlags, ReaderFlags):
     """The file of jobs."""
     out: Annotated[Path, arg(metavar="FOLDER")] = Path("runs/jobs")
     """Holds one run folder for each job, jobs.html and jobs.json."""
-    watch: bool = False
-    """Show the runs in the browser while they go on."""
     json: bool = False
     """Print all reports as JSON on standard output."""
     dry_run: bool = False
@@ -88,7 +85,7 @@ class JobFlags(MachineFlags, ReaderFlags):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Resume(MachineFlags, ReaderFlags):
+class Resume(RunFlags):
     """Finish a run that was interrupted, by Ctrl-C, a crash or kill -9: finished episodes stay and
     are counted once, the others run again from their start. A finished run is only reported."""
 
@@ -96,8 +93,6 @@ class Resume(MachineFlags, ReaderFlags):
     """The run folder."""
     infer_timeout_s: Annotated[float | None, arg(name="infer-timeout", metavar="SECONDS")] = None
     """Another deadline for the policy than the run was begun with; see hocket eval --help."""
-    watch: bool = False
-    """Show the run in the browser while it goes on; see hocket watch --help."""
     json: bool = False
     """Print the report as JSON on standard output; progress goes to standard error."""
 
@@ -116,13 +111,13 @@ class ReportFlags:
 def run(arguments: Sequence[str]) -> int:
     """Evaluate; 1 where trials ended as errors, 130 after Ctrl-C."""
     plan = plan_of(arguments)
+    if plan.base is None and len(plan.runs) > 1 and scan(arguments, "--jobs") is None:
+        sys.stderr.write("note: No run is without a delay to compare with: add 0 to --delay.\n")
     if plan.is_dry:
         from hocket.results.terminal import Console
 
         Console().print(_describe(plan))
         return OK
-    for note in plan.notes:
-        sys.stderr.write(f"note: {note}\n")
     return _make_run(plan) if plan.is_one else _make_jobs(plan)
 
 
@@ -138,39 +133,24 @@ def plan_of(arguments: Sequence[str]) -> RunPlan[EvalConfig]:
         is_known = flag in known or flag.startswith(("--site.", "--help"))
         if flag.startswith("--") and not is_known:
             raise UsageError(f"--jobs takes no {flag}: the settings of its runs are in the file.")
-    return plan_jobs(parse(JobFlags, arguments, verb="eval"))
+    flags = parse(JobFlags, arguments, verb="eval")
+    return _planned(flags, load_jobs(flags.jobs))
 
 
 def plan_runs(flags: Eval, config: Mapping[str, Any]) -> RunPlan[EvalConfig]:
     """The plan of flags and the configuration beside them: one run, or one for each disturbance
     and delay."""
-    jobs = arms_of(config, flags.arms)
-    notes: tuple[str, ...] = ()
-    if jobs is None:
-        jobs = Jobs(runs={"": EvalConfig.from_plain(config)})
-    elif jobs.base is None:
-        notes = ("No run is without a delay to compare with: add 0 to --delay.",)
-    return _planned(flags, jobs, flags.out, notes)
+    return _planned(flags, arms_of(config, flags.arms))
 
 
-def plan_jobs(flags: JobFlags) -> RunPlan[EvalConfig]:
-    """The plan of a file of jobs."""
-    return _planned(flags, load_jobs(flags.jobs), flags.out, ())
-
-
-def _planned(
-    flags: Eval | JobFlags, jobs: Jobs, out: Path | None, notes: tuple[str, ...]
-) -> RunPlan[EvalConfig]:
-    return RunPlan(
-        runs=jobs.runs,
+def _planned(flags: Eval | JobFlags, jobs: Jobs) -> RunPlan[EvalConfig]:
+    return RunPlan.of(
+        flags,
+        jobs.runs,
         base=jobs.base,
-        out=out,
-        readers=readers_of(flags),
-        machines=machines_asked(flags),
-        is_watched=flags.watch,
+        out=flags.out,
         is_json=flags.json,
         is_dry=flags.dry_run,
-        notes=notes,
     )
 
 
@@ -220,7 +200,7 @@ def _make_jobs(plan: RunPlan[EvalConfig]) -> int:
     """Make the runs of a plan, and compare them with their base where they have one."""
     from hocket.records.run_file import new_folder
     from hocket.results.showing.progress import ProgressDisplay
-    from hocket.runs.jobs import run_jobs
+    from hocket.runs.evaluation import run_jobs
 
     first = next(iter(plan.runs.values()))
     out = plan.out or new_folder(None, first.env, first.policy)
@@ -250,8 +230,10 @@ def _make_jobs(plan: RunPlan[EvalConfig]) -> int:
 def _show_table(table: ArmTable, folder: Path) -> None:
     from hocket.results.terminal import Console
 
-    console = Console()
-    console.print(table.table().rich())
+    console, shown_table = Console(), table.table().rich()
+    # Lines that a narrow terminal breaks say more than columns that are left out.
+    whole = console.measure(shown_table, options=console.options.update(max_width=_WIDEST)).maximum
+    Console(width=max(console.width, whole)).print(shown_table)
     for name, why in table.failed:
         console.print(f"{name}: {why}", highlight=False, style="red")
     for arm in table.arms:
@@ -262,27 +244,18 @@ def _show_table(table: ArmTable, folder: Path) -> None:
 
 
 def _describe(plan: RunPlan[EvalConfig]) -> RenderableType:
-    """The plan; of one run also its trials per task, the lanes, and each adapter's settings."""
+    """The plan; of one run also its trials per task, and what of the settings each env takes."""
     from rich.console import Group
     from rich.text import Text
 
-    lines = [Text(line) for line in plan.describe()]
+    lines = plan.describe()
     if not plan.is_one:
-        return Group(*lines, Text(f"folder: {plan.out or 'runs/...'} (not made)"))
-    from hocket.records.run_file import new_folder
-
+        return Group(*map(Text, lines))
     (config,) = plan.runs.values()
-    cores, memory = machine.cores(), format_bytes(machine.memory_bytes())
-    more = [
-        f"lanes: {config.lanes} ({cores} cores, {memory} memory here)",
-        f"policy: {config.policy} {dict(config.policy_config) or ''}".rstrip(),
-        *(
-            f"env: {name} {settings or ''}".rstrip()
-            for name, settings in share_settings("envs", config.env, config.env_config).items()
-        ),
-        f"run folder: {new_folder(plan.out, config.env, config.policy)} (not made)",
-    ]
-    return Group(_trial_table(config), *(Text(line) for line in more), *lines)
+    shares = share_settings("envs", config.env, config.env_config)
+    lines += [f"settings of {name}: {share}" for name, share in shares.items() if share]
+    lines.append(f"here: {machine.cores()} cores, {format_bytes(machine.memory_bytes())} memory")
+    return Group(_trial_table(config), *map(Text, lines))
 
 
 def _trial_table(config: EvalConfig) -> Table:
@@ -312,15 +285,7 @@ def resume(arguments: Sequence[str]) -> int:
     from hocket.results.showing.progress import ProgressDisplay
     from hocket.runs.run import Run
 
-    plan: RunPlan[EvalConfig] = RunPlan(
-        runs={},
-        out=flags.folder,
-        is_resumed=True,
-        readers=readers_of(flags),
-        machines=machines_asked(flags),
-        is_watched=flags.watch,
-        is_json=flags.json,
-    )
+    plan: RunPlan[EvalConfig] = RunPlan.of(flags, {}, is_json=flags.json)
     with Run.open(flags.folder, infer_timeout_s=flags.infer_timeout_s) as unfinished:
         if not unfinished.remaining:
             sys.stderr.write(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sys
 from collections.abc import Sequence
@@ -44,7 +43,7 @@ def doctor(arguments: Sequence[str]) -> int:
     findings = examine()
     if flags.json:
         document = {
-            "findings": [dataclasses.asdict(finding) for finding in findings],
+            "findings": [finding._asdict() for finding in findings],
             "registry": registry(),
         }
         sys.stdout.write(json.dumps(document, indent=2) + "\n")

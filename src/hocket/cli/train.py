@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from tyro.conf import arg
 
 from hocket.cli import INTERRUPTED, OK
 from hocket.cli.flags.help import OF_ALGORITHMS
-from hocket.cli.flags.machines import MachineFlags, machines_asked, machines_of
 from hocket.cli.flags.parse import FileFlags, knobs_of, parse, parse_run
-from hocket.cli.flags.plan import RunPlan
-from hocket.cli.flags.readers import ReaderFlags, make_readers, readers_of
+from hocket.cli.flags.plan import RunFlags, RunPlan, machines_of, make_readers
 from hocket.cli.flags.settings import scan
 from hocket.cli.watch import shown
 from hocket.core.plugins import require_extra
@@ -24,7 +22,7 @@ from hocket.train.config import TrainConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class Train(FileFlags, ReaderFlags, MachineFlags):
+class Train(RunFlags, FileFlags):
     """Train a policy on the engine that evaluates: by cloning recorded episodes (--algo bc --data
     FOLDER), or by reinforcement learning, chunk-level PPO or GRPO, learning in turns with
     collecting (sync) or at the same time (async). Begins with
@@ -36,8 +34,6 @@ class Train(FileFlags, ReaderFlags, MachineFlags):
     resume: Annotated[Path | None, arg(metavar="FOLDER")] = None
     """Go on with this run from its newest checkpoint; takes no other flags but --watch, --reader
     and those of --machines."""
-    watch: bool = False
-    """Show the run in the browser while it goes on; see hocket watch --help."""
     dry_run: bool = False
     """Print what would be run, and build no simulator."""
 
@@ -47,13 +43,11 @@ _WHEN_RESUMED = ("--resume", "--watch", "--machines", "--site", "--reader", "--d
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResumeTraining(MachineFlags, ReaderFlags):
+class ResumeTraining(RunFlags):
     """Go on with a training run from its newest checkpoint: it has its configuration."""
 
     resume: Annotated[Path, arg(metavar="FOLDER")]
     """The run folder."""
-    watch: bool = False
-    """Show the run in the browser while it goes on; see hocket watch --help."""
     dry_run: bool = False
     """Print what would be run, and build no simulator."""
 
@@ -72,6 +66,9 @@ def run(arguments: Sequence[str]) -> int:
     from hocket.train.loop import train
 
     (config,) = plan.runs.values()
+    _require_device("--device", config.device)
+    if plan.machines is None:
+        _require_device("--collect-device", config.collect_device)
     folder = plan.out
     if folder is None or not plan.is_resumed:
         folder = new_folder(plan.out, config.env, config.policy)
@@ -93,6 +90,17 @@ def run(arguments: Sequence[str]) -> int:
     return OK
 
 
+def _require_device(flag: str, name: str) -> None:
+    """Raise where this machine has no such device."""
+    import torch
+
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as exc:
+        why = str(exc).partition("\n")[0].rstrip(".")
+        raise UsageError(f"{flag} {name} is no device that can be used here: {why}.") from exc
+
+
 def plan_of(arguments: Sequence[str]) -> RunPlan[TrainConfig]:
     """What the arguments ask for."""
     if scan(arguments, "--delay") is not None:
@@ -103,34 +111,24 @@ def plan_of(arguments: Sequence[str]) -> RunPlan[TrainConfig]:
     if scan(arguments, "--resume") is None:
         knobs = knobs_of(TrainConfig, without=("policy_devices",))
         parsed = parse_run(Train, knobs, arguments, verb="train", evaluates_apart=True)
-        config = TrainConfig.from_plain(parsed.config)
-        _refuse_flags_of_other_algorithms(config)
-        return _planned(parsed.flags, config)
+        return plan_training(parsed.flags, parsed.config)
     words = [one.partition("=")[0] for one in arguments if one.startswith("--")]
     if any(not word.startswith(_WHEN_RESUMED) for word in words):
         raise UsageError("--resume takes no other flags: the run has its configuration.")
     flags = parse(ResumeTraining, arguments, verb="train")
-    return _planned(flags, TrainConfig.from_plain(load_run(flags.resume)))
+    config = TrainConfig.from_plain(load_run(flags.resume))
+    return RunPlan.of(flags, {"": config}, out=flags.resume, is_resumed=True, is_dry=flags.dry_run)
 
 
-def _refuse_flags_of_other_algorithms(config: TrainConfig) -> None:
+def plan_training(flags: Train, config: Mapping[str, Any]) -> RunPlan[TrainConfig]:
+    """The plan of flags and the configuration beside them."""
+    settled = TrainConfig.from_plain(config)
     for algorithm, names in OF_ALGORITHMS.items():
         for name in names:
-            is_set = getattr(config, name) != TrainConfig.__dataclass_fields__[name].default
-            if is_set and algorithm != config.algo:
+            is_set = getattr(settled, name) != TrainConfig.__dataclass_fields__[name].default
+            if is_set and algorithm != settled.algo:
                 raise UsageError(
                     f"--{name.replace('_', '-')} belongs to --algo {algorithm}, and this is "
-                    f"--algo {config.algo}."
+                    f"--algo {settled.algo}."
                 )
-
-
-def _planned(flags: Train | ResumeTraining, config: TrainConfig) -> RunPlan[TrainConfig]:
-    return RunPlan(
-        runs={"": config},
-        out=flags.resume if isinstance(flags, ResumeTraining) else flags.out,
-        is_resumed=isinstance(flags, ResumeTraining),
-        readers=readers_of(flags),
-        machines=machines_asked(flags),
-        is_watched=flags.watch,
-        is_dry=flags.dry_run,
-    )
+    return RunPlan.of(flags, {"": settled}, out=flags.out, is_dry=flags.dry_run)

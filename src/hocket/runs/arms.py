@@ -83,14 +83,15 @@ def load_jobs(path: Path) -> Jobs:
     return Jobs(runs=configs, base=None if base is None else str(base))
 
 
-def arms_of(plain: Mapping[str, Any], disturbances: str | None) -> Jobs | None:
+def arms_of(plain: Mapping[str, Any], disturbances: str | None) -> Jobs:
     """A run for each pair of a disturbance (and none) and a delay that are named, with everything
-    else the same; None where that is one run. The base is undisturbed and without a delay; where
-    every run has a delay, it is the undisturbed one with the first, if any is disturbed."""
+    else the same; where that is one run it has no name. The base is undisturbed and without a
+    delay; where every run has a delay, it is the undisturbed one with the first, if any is
+    disturbed."""
     delays = sweep(str(plain.get("delay", 0)))
     arms = (None,) if disturbances is None else ("", *split_arms(disturbances))
     if len(arms) * len(delays) == 1:
-        return None
+        return Jobs(runs={"": EvalConfig.from_plain(plain)})
     runs, base = {}, None
     for arm, delay in itertools.product(arms, delays):
         words = [] if arm is None else [arm or CLEAN]

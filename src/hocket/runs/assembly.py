@@ -15,6 +15,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
+import shutil
+import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -23,17 +26,15 @@ from hocket.core import plugins
 from hocket.core.contracts.env import TASK_AND_SEED, Suite, start_scheme
 from hocket.core.contracts.policy import Policy
 from hocket.core.contracts.recorder import Reader
-from hocket.core.contracts.runtime import Factor, Runtime, WorkerSpec
+from hocket.core.contracts.runtime import Runtime, WorkerSpec
 from hocket.core.data import EnvSpec, PolicySpec, Ref, TaskInfo, Trial
 from hocket.engine.batches import BatchConfig, Batches
 from hocket.engine.chunk_rules import ChunkRule
 from hocket.engine.config import EngineConfig
 from hocket.engine.delay import ControlDelay, DelayPlan
-from hocket.engine.inferring.inference import Inference
 from hocket.engine.loop import Engine
 from hocket.engine.scheduling.scheduler import Scheduler, SchedulerConfig
 from hocket.errors import UnknownNameError, UsageError
-from hocket.runs.interpreters import examine_python
 from hocket.runs.policies import inference_of, load_policy
 from hocket.runs.probe import Probe, probe, retried
 from hocket.runs.subject import Subject
@@ -44,8 +45,15 @@ from hocket.workers.local.runtime import Lent, LocalRuntime
 from hocket.workers.suites import has_rows
 
 ROWS = 256
-"""Rows of a batched simulator where the user does not say. Chosen by hand: enough for a GPU's step
-to be shared by many, few enough for any machine; docs/batched.md has the throughput of others."""
+"""Rows of a batched simulator where the user does not say: enough for a GPU's step to be shared by
+many, few enough for any machine; docs/design/batched.md has the throughput of others."""
+_EXAMINE = """
+import importlib.util, json, sys
+missing = [name for name in sys.argv[1:] if importlib.util.find_spec(name) is None]
+print(json.dumps({"version": sys.version_info[:2], "missing": missing}))
+"""
+_NEEDED = ("numpy",)
+_OLDEST = [3, 10]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +138,7 @@ class Assembly:
             try:
                 return found.tasks()
             except UnknownNameError:
-                if not self._is_elsewhere:
+                if python is None and self._is_on_this_machine:
                     raise  # Packages of another interpreter may know more names.
         spec = WorkerSpec(suites=self.suites, python=python)
 
@@ -144,10 +152,9 @@ class Assembly:
         return retried(ask)
 
     @property
-    def _is_elsewhere(self) -> bool:
-        """True if simulators have other packages than this interpreter."""
-        here = self.subject.runtime in ("auto", "inline", "local")
-        return self.subject.env_python is not None or not here
+    def _is_on_this_machine(self) -> bool:
+        """True if workers are processes beside this one, with the packages that are here."""
+        return self.subject.runtime in ("auto", "inline", "local")
 
     def plan(self, seed: int, episodes: int) -> list[Trial]:
         """The trials of `episodes` seeds from `seed` on, seed by seed, with all tasks of each."""
@@ -173,7 +180,7 @@ class Assembly:
     def require_envs(self) -> None:
         """Raise where an env's library or its data is not at hand, rather than in each worker.
         What there is in a container or on another machine, only its workers know."""
-        if self.subject.runtime not in ("auto", "inline", "local"):
+        if not self._is_on_this_machine:
             return
         python = self.subject.env_python
         for name in self.subject.env:
@@ -223,6 +230,11 @@ class Assembly:
     def worker(self, spec: PolicySpec | None = None, lanes: int = 1) -> WorkerSpec:
         """What workers must know for a policy of this spec; without one they observe everything. A
         worker hosts one lane, or all `lanes` rows of a batched simulator."""
+        if self.subject.disturbed and self.is_batched:
+            raise UsageError(
+                f"{', '.join(self.subject.env)} is a batched simulator, whose rows cannot be "
+                f"disturbed one by one: leave out --perturb, or use a suite of single envs."
+            )
         return WorkerSpec(
             suites=self.suites,
             lanes=lanes if self.is_batched else 1,
@@ -230,18 +242,8 @@ class Assembly:
             cameras=None if spec is None else spec.cameras,
             history=1 if spec is None else spec.history,
             python=self.subject.env_python,
-            perturb=self._factors(),
+            perturb=self.subject.disturbed,
         )
-
-    def _factors(self) -> tuple[Factor, ...]:
-        """What is disturbed in this run."""
-        factors = self.subject.disturbed
-        if factors and self.is_batched:
-            raise UsageError(
-                f"{', '.join(self.subject.env)} is a batched simulator, whose rows cannot be "
-                f"disturbed one by one: leave out --perturb, or use a suite of single envs."
-            )
-        return factors
 
     def count_lanes(
         self,
@@ -312,7 +314,15 @@ class Assembly:
         inference = inference_of(
             self.subject, policy, alone=plan.batching.alone, timeout_s=plan.infer_timeout_s
         )
-        batches = self._batches(policy, inference, fleet.config.lanes, plan)
+        settings = SchedulerConfig(
+            cores=self.cores(fleet.config.lanes),
+            max_batch=1 if plan.batching.alone else policy.spec.max_batch,
+            concurrency=inference.concurrency,
+        )
+        delayed = None
+        if plan.timing is not None:
+            delayed = ControlDelay(plan.timing, length=policy.spec.chunk_length)
+        batches = Batches(policy, inference, Scheduler(settings), plan.batching, delayed)
         with contextlib.closing(inference):
             yield Engine(
                 fleet=fleet,
@@ -325,22 +335,34 @@ class Assembly:
                 folder=recording.folder,
             )
 
-    def _batches(
-        self, policy: Policy, inference: Inference, lanes: int, plan: EnginePlan
-    ) -> Batches:
-        """The scheduler, joined with the policy's threads."""
-        config, delayed = plan.batching, None
-        settings = SchedulerConfig(
-            cores=self.cores(lanes),
-            max_batch=1 if config.alone else policy.spec.max_batch,
-            concurrency=inference.concurrency,
-        )
-        if plan.timing is not None:
-            delayed = ControlDelay(plan.timing, length=policy.spec.chunk_length)
-        return Batches(policy, inference, Scheduler(settings), config, delayed)
-
 
 def _is_env(build: Any) -> bool:
     """True if a class is that of an env, and so of one task: a suite of tasks has other methods."""
     is_suite = hasattr(build, "tasks") and (hasattr(build, "make") or hasattr(build, "make_rows"))
     return isinstance(build, type) and hasattr(build, "step") and not is_suite
+
+
+def examine_python(python: str, *wanted: str) -> list[str]:
+    """Which of the wanted modules another interpreter lacks; refuses one that cannot host envs."""
+    executable = shutil.which(python)
+    if executable is None:
+        raise UsageError(f"There is no Python interpreter at {python!r}. Check --env-python.")
+    command = [executable, "-c", _EXAMINE, *_NEEDED, *wanted]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        answer = json.loads(done.stdout)
+        version, missing = answer["version"], answer["missing"]
+    except (OSError, subprocess.SubprocessError, ValueError, TypeError, KeyError) as error:
+        raise UsageError(f"{python!r} is no Python interpreter. Check --env-python.") from error
+    if version < _OLDEST:
+        raise UsageError(
+            f"--env-python {python} is Python {version[0]}.{version[1]}; workers need 3.10 or "
+            "later."
+        )
+    needed = [name for name in _NEEDED if name in missing]
+    if needed:
+        raise UsageError(
+            f"--env-python {python} lacks {' and '.join(needed)}. Run: {python} -m pip install "
+            f"{' '.join(needed)}"
+        )
+    return [name for name in wanted if name in missing]

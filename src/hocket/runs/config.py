@@ -125,16 +125,42 @@ class EvalConfig(Subject):
                 raise ConfigError(f"{name} is {seconds}; it must be above 0.")
         if (self.until == "decided") != (self.against is not None):
             raise ConfigError("until='decided' and against=RUN go together: give both, or none.")
-        if self.video_quality not in ("look", "full"):
-            raise ConfigError(f"video_quality is {self.video_quality!r}; it is 'look' or 'full'.")
+        if self.until == "done" and self.alpha != type(self).__dataclass_fields__["alpha"].default:
+            raise ConfigError("alpha belongs to until='decided': other runs decide nothing.")
         if not 0 < self.alpha < 1:
             raise ConfigError(f"alpha is {self.alpha}; it must lie between 0 and 1.")
         # Imported here because they import numpy, and the help of every verb reads this class.
         from hocket.engine.chunk_rules import make_rule
         from hocket.records.video.selection import VideoSelection
-        from hocket.runs.realtime import check_realtime
 
         VideoSelection.parse(self.video)
         parse_factors(self.perturb)
         make_rule(self.replan, self.ensemble)
-        check_realtime(self)
+        _check_realtime(self)
+
+
+def _check_realtime(config: EvalConfig) -> None:
+    """Raise where the delay, its method and what goes with them do not fit together."""
+    from hocket.engine.delays import MEASURED, Delays, sweep
+
+    delays = sweep(str(config.delay))
+    if len(delays) > 1:
+        raise ConfigError(
+            f"--delay {config.delay} names {len(delays)} delays, and a run has one: hocket eval "
+            "makes a run for each."
+        )
+    if config.method == "pause":
+        if delays[0] == MEASURED or not Delays.parse(delays[0]).is_zero:
+            raise ConfigError(
+                f"--delay {config.delay} needs a --method, for what happens meanwhile: naive goes "
+                "on with the last chunk, blocking holds still, rtc and prefix let the policy "
+                "continue what is committed. With pause the world waits."
+            )
+        if config.first_chunk != "free":
+            raise ConfigError("--first-chunk held needs a --delay and a --method.")
+    if config.ensemble is not None and config.method not in ("pause", "naive"):
+        raise ConfigError(
+            f"--ensemble averages chunks with --method naive, and not with {config.method}."
+        )
+    if config.rtc_config and config.method != "rtc":
+        raise ConfigError("The flags --rtc.* belong to --method rtc.")

@@ -1,8 +1,15 @@
-"""Evaluates a policy: plans trials, runs them, and says what came of it."""
+"""Evaluates a policy: plans trials, runs them, and says what came of it.
+
+Many runs are made with one warm fleet, each in its folder, and one table of all. One that cannot
+be made does not stop the others. The same call again goes on where the last one stopped: finished
+runs stay, an unfinished one is resumed, and one that failed is tried again.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -12,12 +19,18 @@ from typing import Any
 from hocket.core.contracts.policy import Policy
 from hocket.core.contracts.recorder import Reader
 from hocket.core.modules import file_being_imported
-from hocket.errors import UsageError
+from hocket.engine.delays import MEASURED
+from hocket.errors import ConfigError, HocketError, UsageError
+from hocket.records.folder import RunFolder
+from hocket.results.arms import Arm, ArmTable
 from hocket.results.report import Report
 from hocket.results.showing.notebook import open_progress
+from hocket.runs.arms import Jobs, folder_of
 from hocket.runs.config import EvalConfig
+from hocket.runs.elsewhere import Elsewhere
 from hocket.runs.policies import require_policy
 from hocket.runs.run import Run
+from hocket.workers.fleet import Fleets
 
 
 def evaluate(
@@ -89,6 +102,72 @@ def resume(
     """Finish a run that was interrupted, whatever ended it; a finished one is only reported."""
     with Run.open(Path(folder)) as run:
         return run.finish(policy=policy, readers=readers)
+
+
+def run_jobs(
+    jobs: Jobs,
+    folder: Path,
+    *,
+    readers: Callable[[str], Sequence[Reader]],
+    elsewhere: Elsewhere | None = None,
+) -> ArmTable:
+    """Make every run that is not finished, each in its folder below `folder`, here or on other
+    machines, followed by the `readers` of its name, and write the table of all. Stops only when it
+    is interrupted; runs that were not begun then have neither report nor error."""
+    arms = {name: Arm(name=name, folder=folder_of(name)) for name in jobs.runs}
+    with Fleets() as fleets:
+        for name, config in jobs.runs.items():
+            following = functools.partial(readers, name)
+            arms[name] = _run_arm(arms[name], config, folder, fleets, following, elsewhere)
+            report = arms[name].report
+            if report is not None and not report.complete:
+                break
+    table = ArmTable.open(folder, list(arms.values()), jobs.base)
+    table.save(folder)
+    return table
+
+
+def _run_arm(
+    arm: Arm,
+    config: EvalConfig,
+    folder: Path,
+    fleets: Fleets,
+    readers: Callable[[], Sequence[Reader]],
+    elsewhere: Elsewhere | None,
+) -> Arm:
+    try:
+        with open_run(config, folder / arm.folder) as run, contextlib.ExitStack() as stack:
+            followers = readers()
+            for reader in followers:
+                stack.callback(reader.close)
+            report = run.finish(readers=followers, fleets=fleets, elsewhere=elsewhere)
+    except HocketError as error:
+        return dataclasses.replace(arm, error=f"{type(error).__name__}: {error}")
+    return dataclasses.replace(arm, report=report)
+
+
+def open_run(config: EvalConfig, folder: Path) -> Run:
+    """Go on with the run in a folder, or plan it there. Another configuration than it was begun
+    with is refused, but for another deadline of the policy."""
+    if not RunFolder.at(folder).ledger.exists():
+        return Run.new(config, folder)
+    run = Run.open(folder, infer_timeout_s=config.infer_timeout_s)
+    asked = dataclasses.replace(config, infer_timeout_s=run.config.infer_timeout_s)
+    if asked.delay == MEASURED:  # what was measured when the run began
+        asked = dataclasses.replace(asked, delay=run.config.delay)
+    ours, theirs = dataclasses.asdict(asked), dataclasses.asdict(run.config)
+    differ = [
+        f"{name} ({theirs[name]!r}, now {ours[name]!r})"
+        for name in ours
+        if ours[name] != theirs[name]
+    ]
+    if differ:
+        run.close()
+        raise ConfigError(
+            f"{folder} holds a run with another {' and '.join(differ)}. Give the run another name, "
+            f"or remove the folder."
+        )
+    return run
 
 
 def _class_name(kind: type) -> str:

@@ -21,7 +21,7 @@ from hocket.engine.inferring.deadline import FIRST_S
 from hocket.engine.inferring.inference import HUNG
 from hocket.engine.inferring.policy_thread import Answered, Job, PolicyThread, account
 from hocket.engine.scheduling.estimates import Latency
-from hocket.engine.scheduling.model import Work, best_lanes
+from hocket.engine.scheduling.model import ChunkWork, best_lanes
 from hocket.errors import EnvError, HocketError, PolicyError, PolicyHungError, WorkerFailed
 from hocket.workers import notices
 from hocket.workers.fleet import Fleet, FleetConfig
@@ -32,7 +32,7 @@ _RATE_TOLERANCE = 0.01
 _TRIES = 3
 _LAST_TRY_S = 60.0
 """A worker that is lost later than this is not tried again: what takes so long to fail may be a
-wait that was in vain. Chosen by hand; no benchmark row."""
+wait that was in vain."""
 NoticeT = TypeVar("NoticeT", bound=notices.Notice)
 Seen = TypeVar("Seen")
 
@@ -60,7 +60,7 @@ class Probe:
         if self.memory:
             # A fifth stays free for the policy, the page cache, and envs that grow.
             most = max(1, min(most, int(0.8 * memory / self.memory)))
-        work = Work(
+        work = ChunkWork(
             cores=cores,
             execute_s=self.execute_s,
             concurrency=1 if alone else policy.spec.concurrency,
@@ -119,15 +119,6 @@ def retried(look: Callable[[], Seen]) -> Seen:
                     f"check` tries the env and the policy alone."
                 ) from exc
     raise AssertionError("every try returns or raises")
-
-
-def learn_spec(
-    runtime: Runtime, worker: WorkerSpec, trial: Trial, *, timeout_s: float = 300.0
-) -> EnvSpec:
-    """What the env of a trial is, by its reset in a worker of its own; raises as `probe` does."""
-    config = FleetConfig(lanes=1, start_timeout_s=timeout_s)
-    with Fleet(runtime, worker, config) as fleet:
-        return _reset(fleet, trial, timeout_s)[1]
 
 
 def check_specs(policy: PolicySpec, env: EnvSpec) -> list[str]:

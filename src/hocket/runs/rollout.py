@@ -6,21 +6,20 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from hocket.core.contracts.policy import Policy, Reconnects
+from hocket.core.contracts.policy import Continues, Policy, Reconnects
 from hocket.core.contracts.recorder import Reader
 from hocket.core.data import EnvSpec, Exactness, Trial
 from hocket.engine.batches import BatchConfig
 from hocket.engine.chunk_rules import make_rule
 from hocket.engine.config import EngineConfig
-from hocket.engine.delay import DelayPlan
-from hocket.engine.delays import MEASURED
+from hocket.engine.delay import CONTINUES, DelayPlan
+from hocket.engine.delays import MEASURED, Delays
 from hocket.engine.inferring.policy_thread import keeps_state
 from hocket.engine.loop import Engine
-from hocket.errors import ConfigError, SpecMismatchError
+from hocket.errors import ConfigError, SpecMismatchError, UsageError
 from hocket.runs.assembly import NOTHING_RECORDED, Assembly, EnginePlan, Recording
 from hocket.runs.config import EvalConfig
 from hocket.runs.probe import check_specs
-from hocket.runs.realtime import timing_of
 from hocket.workers.fleet import FleetConfig, Fleets
 
 
@@ -44,7 +43,7 @@ class Rollout:
         """Count the lanes, where that is left to us by a look at `trial`; PolicyHungError where the
         policy does not answer."""
         _refuse_long_replan(config, policy)
-        timing = timing_of(config, policy)
+        timing = _timing_of(config, policy)
         batching = _batching(config, policy)
         lanes = assembly.count_lanes(
             policy,
@@ -90,7 +89,13 @@ class Rollout:
         fleet = fleets.lend(
             self.assembly.runtime,
             worker,
-            _watching(config, self.lanes),
+            FleetConfig(
+                lanes=self.lanes,
+                step_timeout_s=config.step_timeout_s,
+                start_timeout_s=config.start_timeout_s,
+                worker_memory=config.worker_memory,
+                recycle_after=config.recycle_after,
+            ),
             where=(config.runtime, config.runtime_config),
         )
         plan = EnginePlan(
@@ -142,14 +147,47 @@ def _refuse_long_replan(config: EvalConfig, policy: Policy) -> None:
         )
 
 
-def _watching(config: EvalConfig, lanes: int) -> FleetConfig:
-    return FleetConfig(
-        lanes=lanes,
-        step_timeout_s=config.step_timeout_s,
-        start_timeout_s=config.start_timeout_s,
-        worker_memory=config.worker_memory,
-        recycle_after=config.recycle_after,
+def _timing_of(config: EvalConfig, policy: Policy) -> DelayPlan | None:
+    """When answers can be used in this run; None where the world waits. Tells the policy of the
+    method, where it has a part in it."""
+    if config.method == "pause":
+        return None
+    length = policy.spec.chunk_length
+    replan = config.replan or policy.spec.replan
+    if replan is None:
+        replan = 1 if config.ensemble is not None else length
+    if not replan:
+        raise ConfigError(
+            f"The policy {config.policy!r} does not say how long its chunks are: give --replan."
+        )
+    method, delays = config.method, Delays.parse(str(config.delay))
+    if method in CONTINUES:
+        _check_continues(policy, method, config.policy)
+    if method == "prefix" and delays.is_zero:
+        method = "naive"  # Nothing is committed, so that the policy's own chunks are what it gives.
+    timing = DelayPlan(
+        method=method,
+        delays=delays,
+        replan=replan,
+        first_chunk=config.first_chunk,
     )
+    if timing.delays.unit == "steps":  # Others are checked once an env tells its control rate.
+        timing.check(length, None)
+    if method in CONTINUES and isinstance(policy, Continues):
+        policy.continue_by(method, config.rtc_config)
+    return timing
+
+
+def _check_continues(policy: Policy, method: str, name: str) -> None:
+    known = policy.continuations if isinstance(policy, Continues) else ()
+    if not isinstance(policy, Continues) or method not in known:
+        raise UsageError(
+            f"Policy {name!r} cannot continue a chunk by --method {method}"
+            + (f" (it knows {' and '.join(known)})" if known else "")
+            + ". --method naive works with every policy; docs/realtime.md says what one needs."
+        )
+    if not policy.spec.chunk_length:
+        raise UsageError(f"--method {method} needs a policy that says how long its chunks are.")
 
 
 def fixed_delay(config: EvalConfig, assembly: Assembly) -> EvalConfig:

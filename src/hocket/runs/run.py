@@ -48,7 +48,7 @@ from hocket.workers.fleet import Fleet, Fleets
 
 _AHEAD = 64
 """Trials that are planned ahead where a comparison may be decided, on machines whose lanes are not
-known beforehand. Chosen by hand; no benchmark row."""
+known beforehand."""
 
 
 class Run:
@@ -207,9 +207,7 @@ class Run:
     def _report(self, tally: Tally, claim: Claim, about: Mapping[str, Any]) -> Report:
         return Report.build(
             config=self.config.to_plain(),
-            exactness=claim.level,
-            checks=claim.checks,
-            unseeded=claim.unseeded,
+            claim=claim,
             trials=self.trials,
             episodes=tally.episodes,
             throughput=replace(tally.throughput(), unmade_attempts=self._unmade),

@@ -13,7 +13,7 @@ class SiteConfig:
     """What each site is, and how long it may be silent."""
 
     lease_s: float = 30.0
-    """A site that is not heard of for so many seconds has lost what it was running. It spends no
+    """Seconds without a word after which a site has lost what it was running. It spends no
     retry."""
     mixed: bool = False
     """Let sites take part whose versions, files or weights differ; run.yaml then says so."""
@@ -47,6 +47,14 @@ class SiteConfig:
                 )
 
 
+_OF_KIND = {
+    "listen": ("key_file",),
+    "ssh": ("python", "folder", "options"),
+    "ray": ("cpus", "gpus", "memory", "runtime_env"),
+}
+"""Settings of a site that only one kind of machines reads."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachinesConfig:
     """Where the sites of a run are."""
@@ -58,6 +66,14 @@ class MachinesConfig:
     site: SiteConfig
 
     def __post_init__(self) -> None:
+        usual = SiteConfig()
+        for kind, names in _OF_KIND.items():
+            for name in names if kind != self.kind else ():
+                if getattr(self.site, name) != getattr(usual, name):
+                    raise ConfigError(
+                        f"--site.{name.replace('_', '-')} belongs to --machines {kind}, and this "
+                        f"is --machines {self.where}."
+                    )
         if self.sites == "auto":
             return
         if self.sites < 1:

@@ -15,11 +15,10 @@ from hocket.errors import MissingExtraError, UnknownNameError
 from hocket.records.evidence import Evidence
 from hocket.records.folder import RunFolder
 from hocket.records.state_rows import KeptStates
-from hocket.records.video.rerender import Rendered, RenderJob, VideoWorkersConfig, rerender
+from hocket.records.video.rerender import Rendered, RenderJob, VideoWorkers, VideoWorkersConfig
 from hocket.records.video.selection import VideoSelection
-from hocket.runs.assembly import Assembly
+from hocket.runs.assembly import Assembly, examine_python
 from hocket.runs.config import EvalConfig
-from hocket.runs.interpreters import examine_python
 from hocket.system import machine
 from hocket.system.durable import TEMPORARY
 from hocket.workers.fleet import Borrowed, Fleet
@@ -79,7 +78,11 @@ def sinks_of(config: EvalConfig, assembly: Assembly) -> tuple[Ref, ...]:
     has_video = VideoSelection.parse(config.video).kind != "none"
     sinks = []
     if keeps_numbers:
-        sinks.append(Ref(name="steps", config=_steps_settings(config, assembly)))
+        # Where everything is to be kept, what cannot be shown again is observed while it runs.
+        every = not assembly.is_batched or assembly.has_rows_alone
+        is_full = config.record == "full"
+        settings = {"every_step": every, "largest": None} if is_full else {}
+        sinks.append(Ref(name="steps", config=settings))
     if keeps_numbers or has_video:
         sinks.append(Ref(name="states", config={"only_with_video": not keeps_numbers}))
     if has_video:
@@ -87,16 +90,6 @@ def sinks_of(config: EvalConfig, assembly: Assembly) -> tuple[Ref, ...]:
     if config.record == "full":
         sinks.append(_video_sink(RenderConfig(images=True)))
     return tuple(sinks)
-
-
-def _steps_settings(config: EvalConfig, assembly: Assembly) -> dict[str, Any]:
-    """Where everything is to be kept, what cannot be shown again is observed while it runs."""
-    if config.record != "full":
-        return {}
-    return {
-        "every_step": not assembly.is_batched or assembly.has_rows_alone,
-        "largest": None,
-    }
 
 
 def without_impossible_video(config: EvalConfig, tell: Callable[[Event], None]) -> EvalConfig:
@@ -180,7 +173,7 @@ def rerender_episodes(
         start_timeout_s=run.start_timeout_s,
         frame_timeout_s=run.step_timeout_s,
     )
-    return rerender(runtime, spec, jobs, config, on_rendered, warm)
+    return VideoWorkers(runtime, spec, jobs, config, on_rendered, warm).run()
 
 
 def wanted_videos(
@@ -297,6 +290,11 @@ class FilmNotes:
         self._trials: set[str] = set()
         self._seconds = 0.0
 
+    @property
+    def hears(self) -> Collection[type[Event]]:
+        """Of chunks only once an env was learned of that they cost something."""
+        return (SpecLearned, ChunksExecuted) if self._in_line or self._untimed else (SpecLearned,)
+
     def on(self, event: Event) -> None:
         if isinstance(event, SpecLearned) and event.spec.cameras:
             spec = event.spec
@@ -326,7 +324,7 @@ class FilmNotes:
 
     @property
     def notes(self) -> list[str]:
-        """Sentences for the user; none where there is nothing to tell."""
+        """The sentences for the user; none where there is nothing to tell."""
         notes = [] if not self._trials else [self._cost]
         untimed = sorted(task for (_, task), is_filmed in self._untimed.items() if is_filmed)
         if untimed:

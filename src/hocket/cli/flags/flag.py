@@ -23,8 +23,8 @@ from hocket.cli.flags.values import Pairs, Words, Yaml
 class Flag:
     """A flag to be: its type, its default (MISSING where it is required) and its help."""
 
-    annotation: Any
-    default: Any
+    annotation: object
+    default: object
     help: Callable[[], str | None] | None
     """Its text is made where it is shown: to find it in the source takes as long as all else."""
 
@@ -55,29 +55,20 @@ def make_class(fields: Sequence[Any]) -> type[Any]:
 
 def flags_of(owner: type[Any]) -> dict[str, Flag]:
     """The fields of a dataclass as flags."""
-    hints, helps = get_type_hints(owner, include_extras=True), _Helps(owner)
+    hints = get_type_hints(owner, include_extras=True)
+    helps = functools.cache(functools.partial(_helps_of, owner))
     found = {}
     for field in dataclasses.fields(owner):
         factory = field.default_factory
         default = field.default if factory is MISSING else factory()
         if field.init:
-            text = functools.partial(helps.of, field.name)
+            text = functools.partial(_help_of, helps, field.name)
             found[field.name] = Flag(hints.get(field.name, Any), default, text)
     return found
 
 
-@dataclass
-class _Helps:
-    """The docstrings below the fields of a class, read when the first of them is wanted."""
-
-    owner: type[Any]
-
-    @functools.cached_property
-    def _found(self) -> dict[str, str]:
-        return _helps_of(self.owner)
-
-    def of(self, field: str) -> str | None:
-        return self._found.get(field)
+def _help_of(helps: Callable[[], dict[str, str]], field: str) -> str | None:
+    return helps().get(field)
 
 
 def _helps_of(owner: type[Any]) -> dict[str, str]:

@@ -22,17 +22,17 @@ _GROUP = 2
 """Parts of a field that is a group of flags: it has no default."""
 _FIRST: Mapping[str, Mapping[str, Sequence[str]]] = {
     "eval": {
-        "subject": ("env", "policy"),
+        "": ("env", "policy"),
         "trial": ("episodes", "seed", "lanes", "replan"),
         "output": ("out", "video", "watch", "dry_run"),
     },
     "train": {
-        "subject": ("env", "policy"),
+        "": ("env", "policy"),
         "learning": ("algo", "mode", "steps", "reward", "lanes"),
         "output": ("out", "watch", "resume"),
     },
 }
-"""What each verb shows first, by group."""
+"""What each verb shows first, by group; those without one stand beside --help."""
 _OF_MACHINES = ("sites", "site")
 """Flags that say something of the machines of --machines."""
 OF_ALGORITHMS = {
@@ -67,8 +67,8 @@ def about(owner: type[Any], verb: str, arguments: Sequence[str]) -> str:
     text = " ".join((owner.__doc__ or "").split())
     if is_short(arguments) and verb in _FIRST:
         text = (
-            f"{_sentence(text)} The settings of an env, a policy, a --runtime or --machines are "
-            f"shown once it is named; --help-all shows every flag."
+            f"{_sentence(text)} Each named env, policy, --runtime or --machines adds its flags; "
+            f"--help-all shows every flag."
         )
     # Lines that do not begin with a letter are left as they are; others would be joined again.
     width = shutil.get_terminal_size().columns - 1
@@ -91,7 +91,9 @@ def shown(fields: Fields, verb: str, arguments: Sequence[str]) -> Fields:
     if scan(arguments, "--machines") is not None:
         groups["machines"] = ("machines", "sites")
     settings = [field for field in fields if len(field) == _GROUP]
-    return [_group(name, [known[one] for one in of]) for name, of in groups.items()] + settings
+    plain = [known[one] for one in groups.pop("")]
+    boxes = [_group(name, [known[one] for one in of]) for name, of in groups.items()]
+    return plain + boxes + settings
 
 
 def _group(name: str, fields: Fields) -> tuple[str, Any]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Generic, TypeVar
@@ -156,13 +156,17 @@ def _parse(
     own = flags_of(owner)
     for name in own.keys() & knobs.keys():
         own[name] = dataclasses.replace(own[name], default=knobs[name].default)
-    groups = {name: flag for name, flag in own.items() if dataclasses.is_dataclass(flag.annotation)}
+    groups = {
+        name: kind
+        for name, flag in own.items()
+        if isinstance(kind := flag.annotation, type) and dataclasses.is_dataclass(kind)
+    }
     flat = {name: flag for name, flag in {**knobs, **own}.items() if name not in groups}
     topic = verb if knobs else ""  # what else a verb takes is few enough to be shown at once
     fields: list[Any] = [
         told(flag, topic, arguments).field(name, file) for name, flag in flat.items()
     ]
-    fields += [_group(name, flag) for name, flag in groups.items()]
+    fields += [_group(name, kind, own[name].help) for name, kind in groups.items()]
     for group in settings:
         fields += group.fields(file.get(group.field) or {})
     parsed = tyro.cli(
@@ -176,8 +180,8 @@ def _parse(
     for group in settings:
         config[group.field] = group.given(getattr(parsed, group.field, None))
     values = {name: getattr(parsed, name) for name in own}
-    for name, flag in groups.items():
-        values[name] = flag.annotation(**dataclasses.asdict(values[name]))
+    for name, kind in groups.items():
+        values[name] = kind(**dataclasses.asdict(values[name]))
     return Parsed(owner(**values), config)
 
 
@@ -200,17 +204,17 @@ def _refuse_renamed(arguments: Sequence[str]) -> None:
             raise UsageError(f"{old} is spelled {new}: write {new} {value}.")
 
 
-def _group(name: str, flag: Flag) -> tuple[str, Any]:
+def _group(name: str, kind: type[Any], said: Callable[[], str | None] | None) -> tuple[str, Any]:
     """The fields of a dataclass as a group of flags, --NAME.FIELD."""
     fields = []
-    for field, one in flags_of(flag.annotation).items():
+    for field, one in flags_of(kind).items():
         if field in SITE_FIELDS:
             note = SITE_FIELDS[field]
             is_rule = isinstance(note, PrimitiveConstructorSpec)
-            kind: Any = one.annotation if is_rule else spelling_of(one.annotation)
-            one = dataclasses.replace(one, annotation=Annotated[kind, note])
+            spelled: Any = one.annotation if is_rule else spelling_of(one.annotation)
+            one = dataclasses.replace(one, annotation=Annotated[spelled, note])
         fields.append(one.field(field, {}))
-    text = tyro.conf.arg(name=name, help=flag.help() if flag.help else None)
+    text = tyro.conf.arg(name=name, help=said() if said else None)
     return name, Annotated[make_class(fields), text]
 
 

@@ -1,4 +1,4 @@
-"""Whether an env and a policy fit each other, and what the policy really sees.
+"""Finds out if an env and a policy fit each other, and what the policy really sees.
 
 `run_check` compares what both say of themselves, runs one chunk through the same path as an
 evaluation and keeps the very arrays that the policy was given: an image upside down or a
@@ -9,7 +9,7 @@ again, there and in a new env: an env that ignores its seed gives results that c
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
+    from hocket.runs.assembly import Assembly
     from hocket.runs.config import EvalConfig
 
 _NONE = "-"
@@ -88,7 +89,7 @@ class CheckResult:
         return bool(pictures)
 
     def render(self) -> RenderableType:
-        """Specs side by side, inputs and actions in tables, then what is wrong, for rich."""
+        """Show both specs side by side, inputs and actions in tables, then what is wrong."""
         from rich.console import Group
         from rich.text import Text
 
@@ -114,13 +115,7 @@ def run_check(
     suite = suite or config.env[0]
     shares = plugins.share_settings("envs", config.env, config.env_config)
     assembly = Assembly(replace(config, env=(suite,), env_config=shares[suite]), lanes=1)
-    names = [info.name for info in assembly.tasks_of(suite)]
-    if task is not None and task not in names:
-        raise UnknownNameError(
-            f"{suite!r} has no task {task!r}.{did_you_mean(task, names)} It has: "
-            f"{', '.join(names)}."
-        )
-    trial = Trial(suite=suite, task=task or names[0], seed=config.seed)
+    trial = _first_trial(assembly, suite, task, config.seed)
     with contextlib.ExitStack() as stack:
         policy = assembly.policy()
         stack.callback(policy.close)
@@ -140,15 +135,35 @@ def run_check(
             elsewhere = assembly.runtime(apart=True) if assembly.is_batched else runtime
             stack.callback(elsewhere.close)
             starts = examine_starts(elsewhere, worker, trial)
-        return _result(
-            config.policy,
-            trial,
-            witness,
-            spec,
-            timing,
-            [*errors, *starts.problems],
-            starts.warnings,
+        problems = [] if spec is None else check_specs(witness.spec, spec)
+        warnings = [*starts.warnings]
+        if spec is not None:
+            warnings = [*action_warnings(witness.actions, spec), *warnings, *spec.notes]
+        return CheckResult(
+            policy=config.policy,
+            trial=trial,
+            policy_spec=witness.spec,
+            env_spec=spec,
+            inputs=witness.inputs,
+            prompt=witness.prompt,
+            sent=witness.sent,
+            actions=witness.actions,
+            timing=timing,
+            # An env that lacks a key says so itself as well; the comparison says it better.
+            problems=tuple(problems or [*errors, *starts.problems]),
+            warnings=tuple(warnings),
         )
+
+
+def _first_trial(assembly: Assembly, suite: str, task: str | None, seed: int) -> Trial:
+    """The trial of a task, or of the suite's first."""
+    names = [info.name for info in assembly.tasks_of(suite)]
+    if task is not None and task not in names:
+        raise UnknownNameError(
+            f"{suite!r} has no task {task!r}.{did_you_mean(task, names)} It has: "
+            f"{', '.join(names)}."
+        )
+    return Trial(suite=suite, task=task or names[0], seed=seed)
 
 
 def _describe(runtime: Runtime, worker: WorkerSpec, policy: Policy, trial: Trial) -> EnvSpec | None:
@@ -166,40 +181,10 @@ def _describe(runtime: Runtime, worker: WorkerSpec, policy: Policy, trial: Trial
     return found[0] if found else None
 
 
-def _result(
-    policy: str,
-    trial: Trial,
-    witness: _Witness,
-    spec: EnvSpec | None,
-    timing: Probe | None,
-    errors: list[str],
-    notes: Sequence[str],
-) -> CheckResult:
-    problems = [] if spec is None else check_specs(witness.spec, spec)
-    # An env that lacks a key says so itself as well; the comparison says it better.
-    problems += errors if not problems else []
-    actions = witness.actions
-    warnings = [] if spec is None or actions is None else action_warnings(actions, spec)
-    warnings += [*notes, *([] if spec is None else spec.notes)]
-    return CheckResult(
-        policy=policy,
-        trial=trial,
-        policy_spec=witness.spec,
-        env_spec=spec,
-        inputs=witness.inputs,
-        prompt=witness.prompt,
-        sent=witness.sent,
-        actions=actions,
-        timing=timing,
-        problems=tuple(problems),
-        warnings=tuple(warnings),
-    )
-
-
-def action_warnings(actions: Array, env: EnvSpec) -> list[str]:
-    """Sentences on what is odd about a chunk `[T, A]`, given the env's bounds."""
+def action_warnings(actions: Array | None, env: EnvSpec) -> list[str]:
+    """Say in sentences what is odd about a chunk `[T, A]`, given the env's bounds."""
     low, high = env.action.low.ravel(), env.action.high.ravel()
-    if actions.ndim != 2 or actions.shape[1] != len(low):
+    if actions is None or actions.ndim != 2 or actions.shape[1] != len(low):
         return []
     outside = ((actions < low) | (actions > high)).mean(axis=0)
     found = []

@@ -10,8 +10,7 @@ import platform
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from hocket import rooms
 from hocket.core import plugins
@@ -48,8 +47,7 @@ print(json.dumps({"ms": 1e3 * min(times[1:]), "spread": int(image.max()) - int(i
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Verdict(NamedTuple):
     """One thing that was looked at. `advice` is a command or a sentence, where it is not ok."""
 
     topic: str
@@ -77,10 +75,10 @@ def machine_findings() -> list[Verdict]:
     limited = "" if cores == total else f" of {total} (affinity or control group)"
     python = f"{platform.python_version()} ({sys.executable})"
     return [
-        Verdict(topic="machine", name="python", state="ok", detail=python),
-        Verdict(topic="machine", name="cpu", state="ok", detail=provenance.hardware()["cpu"]),
-        Verdict(topic="machine", name="cores", state="ok", detail=f"{cores}{limited}"),
-        Verdict(topic="machine", name="memory", state="ok", detail=f"{gib:.1f} GiB"),
+        Verdict("machine", "python", "ok", python),
+        Verdict("machine", "cpu", "ok", provenance.hardware()["cpu"]),
+        Verdict("machine", "cores", "ok", f"{cores}{limited}"),
+        Verdict("machine", "memory", "ok", f"{gib:.1f} GiB"),
         _shared_memory(),
     ]
 
@@ -100,9 +98,7 @@ def runtime_findings() -> list[Verdict]:
             answer = Usability(is_usable=False, detail=f"{type(error).__name__}: {error}")
         state: State = "ok" if answer.is_usable else "missing"
         detail = " ".join(answer.detail.split())
-        found.append(
-            Verdict(topic="runtimes", name=name, state=state, detail=detail, advice=answer.advice)
-        )
+        found.append(Verdict("runtimes", name, state, detail, answer.advice))
     return found
 
 
@@ -113,19 +109,15 @@ def rendering_findings() -> list[Verdict]:
         result = gl.probe(backend)
         if not result.devices:
             lines = result.reason.strip().splitlines() or ["it does not work"]
-            found.append(_rendering(backend, "missing", lines[-1], gl.APT_COMMAND))
+            found.append(Verdict("rendering", backend, "missing", lines[-1], gl.APT_COMMAND))
         for device in result.devices:
             detail = f"device {device.index}: {device.renderer}, {_frame_ms(device)}"
             advice = "renders on the CPU; a GPU with its driver's EGL library is far faster"
             if device.on_cpu:
-                found.append(_rendering(backend, "slow", detail, advice))
+                found.append(Verdict("rendering", backend, "slow", detail, advice))
             else:
-                found.append(_rendering(backend, "ok", detail))
+                found.append(Verdict("rendering", backend, "ok", detail))
     return found
-
-
-def _rendering(backend: str, state: State, detail: str, advice: str = "") -> Verdict:
-    return Verdict(topic="rendering", name=backend, state=state, detail=detail, advice=advice)
 
 
 def extra_findings() -> list[Verdict]:
@@ -143,37 +135,28 @@ def extra_findings() -> list[Verdict]:
         versions = ", ".join(f"{name} {there.get(name, '')}" for name in sorted(names - {*missing}))
         detail = f"no module {', '.join(missing)}" if missing else versions
         advice = plugins.install_advice(extra) if missing else ""
-        found.append(Verdict(topic="extras", name=extra, state=state, detail=detail, advice=advice))
+        found.append(Verdict("extras", extra, state, detail, advice))
     return found
 
 
 def codec_findings() -> list[Verdict]:
     if importlib.util.find_spec("av") is None:
-        advice = "pip install av"
-        return [
-            Verdict(topic="codecs", name="av", state="missing", detail="no PyAV", advice=advice)
-        ]
+        return [Verdict("codecs", "av", "missing", "no PyAV", "pip install av")]
     av = importlib.import_module("av")
-    found = []
-    for codec in ("libx264", "libsvtav1"):
-        has_it = codec in av.codecs_available
-        found.append(
-            Verdict(
-                topic="codecs",
-                name=codec,
-                state="ok" if has_it else "missing",
-                detail=f"PyAV {av.__version__}" if has_it else "this build of PyAV lacks it",
-                advice="" if has_it else "pip install --force-reinstall --only-binary av av",
-            )
-        )
-    return found
+    advice = "pip install --force-reinstall --only-binary av av"
+    return [
+        Verdict("codecs", codec, "ok", f"PyAV {av.__version__}")
+        if codec in av.codecs_available
+        else Verdict("codecs", codec, "missing", "this build of PyAV lacks it", advice)
+        for codec in ("libx264", "libsvtav1")
+    ]
 
 
 def room_findings() -> list[Verdict]:
     """The parts of hocket that were taken out."""
     advice = "pip install --force-reinstall hocket"
     return [
-        Verdict(topic="parts", name=room, state="missing", detail=use, advice=advice)
+        Verdict("parts", room, "missing", use, advice)
         for room, use in rooms.ROOMS.items()
         if not rooms.is_here(room)
     ]
@@ -200,11 +183,10 @@ def _frame_ms(device: gl.Device) -> str:
 
 
 def _shared_memory() -> Verdict:
-    """Whether shared memory works as workers use it: without a mount, by file descriptor."""
+    """Look if shared memory works as workers use it: without a mount, by file descriptor."""
     try:
         os.close(create_block("hocket-doctor", 1 << 20))
     except (OSError, AttributeError) as error:
         detail = f"none to be had ({error}); arrays go through sockets, which is slower"
-        return Verdict(topic="machine", name="shared memory", state="slow", detail=detail)
-    detail = "by file descriptor; /dev/shm is not needed"
-    return Verdict(topic="machine", name="shared memory", state="ok", detail=detail)
+        return Verdict("machine", "shared memory", "slow", detail)
+    return Verdict("machine", "shared memory", "ok", "by file descriptor; /dev/shm is not needed")

@@ -1,4 +1,4 @@
-"""Whether an env starts as its seed says: the same trial in one env twice, and in another."""
+"""Finds out if an env starts as its seed says: the same trial in one env twice, and in another."""
 
 from __future__ import annotations
 

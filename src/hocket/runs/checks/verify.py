@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -119,15 +120,13 @@ def compare(trial: Trial, recorded: RecordedNumbers, again: RecordedNumbers) -> 
     """Look at both step by step, and stop at the first difference."""
     compared = dict.fromkeys((*_NUMBERS, *recorded.keys, SIMULATOR), 0)
     difference: Divergence | None = None
-    for step in range(min(len(recorded.rows), len(again.rows))):
-        for key in compared:
-            old, new = recorded.value(step, key), again.value(step, key)
-            if old is None or new is None:
-                continue
-            compared[key] += 1
-            difference = _divergence(step, key, old, new)
-            if difference is not None:
-                break
+    shared = range(min(len(recorded.rows), len(again.rows)))
+    for step, key in itertools.product(shared, compared):
+        old, new = recorded.value(step, key), again.value(step, key)
+        if old is None or new is None:
+            continue
+        compared[key] += 1
+        difference = _divergence(step, key, old, new)
         if difference is not None:
             break
     steps = [len(part.rows) - 1 for part in (recorded, again)]

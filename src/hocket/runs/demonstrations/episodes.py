@@ -153,8 +153,8 @@ class Demonstrations:
             )
 
     def _observe(self, episodes: Sequence[Episode]) -> None:
-        """Observe those of these episodes again that lack something; what comes of it lies in the
-        scratch folder as in a run folder."""
+        """Observe the episodes again that lack something; what comes of it lies in the scratch
+        folder as in a run folder."""
         jobs = [self._jobs[e.trial.id] for e in episodes if e.trial.id in self._jobs]
         if not jobs:
             return

@@ -20,19 +20,18 @@ from hocket.core.events import Event, SpecLearned
 from hocket.core.plugins import did_you_mean
 from hocket.engine.trials import Task
 from hocket.errors import ConfigError, HocketError, PolicyHungError, UsageError
-from hocket.records.folder import RunFolder
 from hocket.runs.assembly import Assembly
 from hocket.runs.config import EvalConfig
 from hocket.runs.demonstrations.chosen import Choice, ExportConfig, Silent, Watcher, untimed
 from hocket.runs.elsewhere import Elsewhere
+from hocket.runs.evaluation import open_run
 from hocket.runs.export import FORMATS, export_run, refuse_existing
-from hocket.runs.run import Run
 
 RUN = "run"
 """The target that is the run folder alone, without a dataset."""
 _LEAST_RATE = 0.05
 """The success rate that is assumed at least, also where a task has had no success yet: with a rate
-of 0 no number of further trials would do. Chosen by hand; no benchmark row."""
+of 0 no number of further trials would do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +140,7 @@ def _run_all(
     """Run until every task has enough; returns all episodes, or None after an interruption."""
     plan: list[Trial] = []
     while True:
-        with _open(config, folder) as run:
+        with open_run(config.run, folder) as run:
             run.extend(plan)
             followers = (*readers(), _Rates(config))
             report = run.finish(policy=policy, readers=followers, elsewhere=elsewhere)
@@ -167,23 +166,6 @@ class _Rates:
             raise UsageError(untimed(event.spec.task.name))
 
     def close(self) -> None: ...
-
-
-def _open(config: CollectConfig, folder: Path) -> Run:
-    if not RunFolder.at(folder).ledger.exists():
-        return Run.new(config.run, folder)
-    run = Run.open(folder, infer_timeout_s=config.run.infer_timeout_s)
-    asked = config.run
-    if replace(run.config, infer_timeout_s=asked.infer_timeout_s) != asked:
-        differ = [
-            name for name, value in asked.to_plain().items() if run.config.to_plain()[name] != value
-        ]
-        run.close()
-        raise UsageError(
-            f"{folder} holds a collection with another {' and '.join(differ)}. Go on with the "
-            f"settings it was begun with, or remove it."
-        )
-    return run
 
 
 def _counted(config: CollectConfig, episodes: Sequence[Episode]) -> Counter[Task]:

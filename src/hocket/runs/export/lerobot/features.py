@@ -11,16 +11,21 @@ rows taken evenly from all. Pictures are counted in a histogram.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from hocket.core.data import Array
 from hocket.workers.sinks.encoder import decoded, require_encoder
+
+if TYPE_CHECKING:
+    from av.container import OutputContainer
+    from av.packet import Packet
+    from av.video.stream import VideoStream
 
 FILES_IN_CHUNK = 1000
 _ENCODER = "libx264"
@@ -54,6 +59,13 @@ class Clip:
     stats: PictureStats
 
 
+class _VideoFile(NamedTuple):
+    """The file that is being written."""
+
+    container: OutputContainer
+    stream: VideoStream
+
+
 class CameraFiles:
     """All the video files of one camera, written in order, by one thread at a time."""
 
@@ -69,8 +81,7 @@ class CameraFiles:
         self._frames = 0
         self._written = 0
         self._largest = 0
-        self._container: Any = None
-        self._stream: Any = None
+        self._file: _VideoFile | None = None
         self.size = (0, 0)
         """The height and the width of the pictures."""
         self.pixels = "yuv420p"
@@ -82,7 +93,7 @@ class CameraFiles:
         for index, frame in enumerate(decoded(video, length)):
             if index == 0 and self._is_full():
                 self.close()
-            if self._container is None:
+            if self._file is None:
                 self._open(frame)
                 begin, before = 0, 0
             if index in looked_at:
@@ -98,17 +109,16 @@ class CameraFiles:
 
     def close(self) -> None:
         """Finish the file that is being written. Closing twice is safe."""
-        container, self._container = self._container, None
-        if container is not None:
+        file, self._file = self._file, None
+        if file is not None:
             try:
-                self._mux(self._stream.encode(), container)
+                self._mux(file, file.stream.encode())
             finally:
-                container.close()
-                self._stream = None
+                file.container.close()
 
     def _is_full(self) -> bool:
         """True if another episode might make the file too large."""
-        return self._container is not None and self._written + self._largest > self._limit
+        return self._file is not None and self._written + self._largest > self._limit
 
     def _open(self, frame: Any) -> None:
         self._number += 1
@@ -117,12 +127,13 @@ class CameraFiles:
         # Half the resolution of colour needs even sides.
         self.pixels = "yuv444p" if frame.height % 2 or frame.width % 2 else "yuv420p"
         path = numbered_file(self._folder, self._number, "mp4")
-        self._container = self._av.open(str(path), "w", format="mp4")
+        container = self._av.open(str(path), "w", format="mp4")
         options = {"preset": "veryfast", "crf": str(self._crf), "bf": "0"}
-        self._stream = self._container.add_stream(_ENCODER, rate=self._rate, options=options)
-        self._stream.height, self._stream.width = self.size
-        self._stream.pix_fmt = self.pixels
-        context = self._stream.codec_context
+        stream = container.add_stream(_ENCODER, rate=self._rate, options=options)
+        self._file = _VideoFile(container, stream)
+        stream.height, stream.width = self.size
+        stream.pix_fmt = self.pixels
+        context = stream.codec_context
         context.time_base = 1 / self._rate
         context.gop_size = _KEY_EVERY
         context.thread_count = self._threads
@@ -138,13 +149,14 @@ class CameraFiles:
         picture.pts, picture.time_base = self._frames, 1 / self._rate
         kinds = self._av.video.frame.PictureType
         picture.pict_type = kinds.I if is_first else kinds.NONE
-        self._mux(self._stream.encode(picture), self._container)
+        assert self._file is not None
+        self._mux(self._file, self._file.stream.encode(picture))
         self._frames += 1
 
-    def _mux(self, packets: Any, container: Any) -> None:
+    def _mux(self, file: _VideoFile, packets: Sequence[Packet[VideoStream]]) -> None:
         for packet in packets:
             self._written += packet.size
-            container.mux(packet)
+            file.container.mux(packet)
 
 
 @dataclass(slots=True)

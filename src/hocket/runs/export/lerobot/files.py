@@ -43,32 +43,20 @@ def write_labels(root: Path, labels: Mapping[int, str]) -> None:
         (root / "meta" / "labels.jsonl").write_text(text, encoding="utf-8")
 
 
+def _column(name: str | None, field: str | None, pandas: str, numpy: str) -> dict[str, Any]:
+    """What pandas is told of a column."""
+    said = {"pandas_type": pandas, "numpy_type": numpy, "metadata": None}
+    return {"name": name, "field_name": field, **said}
+
+
 _PANDAS = {
     "index_columns": [_INDEX],
     "column_indexes": [
-        {
-            "name": None,
-            "field_name": None,
-            "pandas_type": "unicode",
-            "numpy_type": "object",
-            "metadata": {"encoding": "UTF-8"},
-        }
+        {**_column(None, None, "unicode", "object"), "metadata": {"encoding": "UTF-8"}}
     ],
     "columns": [
-        {
-            "name": "task_index",
-            "field_name": "task_index",
-            "pandas_type": "int64",
-            "numpy_type": "int64",
-            "metadata": None,
-        },
-        {
-            "name": None,
-            "field_name": _INDEX,
-            "pandas_type": "unicode",
-            "numpy_type": "object",
-            "metadata": None,
-        },
+        _column("task_index", "task_index", "int64", "int64"),
+        _column(None, _INDEX, "unicode", "object"),
     ],
     "creator": {"library": "pyarrow", "version": pa.__version__},
     "pandas_version": "2.2.3",
