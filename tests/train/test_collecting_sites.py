@@ -413,7 +413,7 @@ class Shelf(ThreadSites):
     def _work(self, welcome: protocol.Welcome, link: DriverLink) -> CollectingWork:
         mine, theirs = os.pipe()
         # Sites come in any order.
-        (site,) = [site for site in self.sites if site is link._listener]
+        (site,) = [site for site in self.sites if site is link._site]
         given = self._given[site._name] = {}
 
         def take() -> None:

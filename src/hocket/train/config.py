@@ -359,8 +359,8 @@ class TrainConfig(GRPOConfig, PPOConfig, Subject):
         return self.batch or _EPISODES
 
     def settled(self, steps: int) -> TrainConfig:
-        """The same with numbers for what is left to the reward, where no episode has more than so
-        many env steps; 0 where that is not known."""
+        """The same with numbers for what is left to the reward; `steps` is the most env steps that
+        an episode has, 0 where that is not known."""
         batch, decay = _EPISODES, _DECAY
         if self.reward != SUCCESS:
             batch = max(_FEWEST_EPISODES, min(batch, _ENOUGH_STEPS // max(1, steps)))

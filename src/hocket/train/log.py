@@ -318,7 +318,7 @@ class Reading:
 
 
 def lines(values: Mapping[str, float | None]) -> list[str]:
-    """Phrases of an update, the most important first."""
+    """An update in phrases, the most important first."""
     if "train/return" not in values:
         loss = values.get("learn/cloning_loss") or 0.0
         return [f"update {values['count/updates'] or 0:.0f}: cloning loss {loss:.4f}"]

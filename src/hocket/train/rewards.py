@@ -46,8 +46,7 @@ class Rewarded:
     """The mean of each number that the env told in `info`, over the steps that told it."""
 
     def to_curves(self) -> dict[str, float]:
-        """Return what is logged of it: each term of several, and what `info` told that the outcome
-        does not tell."""
+        """What is logged of it: each term of several, and what `info` told beyond the outcome."""
         terms = self.terms if len(self.terms) > 1 else {}
         return {
             **{f"reward/{name}": value for name, value in terms.items()},
@@ -72,7 +71,7 @@ class Rewards:
         return bool(self._functions)
 
     def give(self, stretch: Stretch) -> Rewarded:
-        """Return a stretch that has the env's rewards with those that are trained for."""
+        """Replace the env's rewards of a stretch by those that are trained for."""
         total = np.zeros_like(stretch.rewards)
         sums = {}
         for term in self._terms:
@@ -126,7 +125,7 @@ class Rewards:
 
 
 def at_the_end(stretch: Stretch, reward: float) -> Array:
-    """Return rewards `[C, T]` that are 0 but at the last executed step."""
+    """Rewards `[C, T]` that are 0 except at the last executed step."""
     given = np.zeros(stretch.rewards.shape)
     given[-1, int(stretch.executed[-1]) - 1] = reward
     return given

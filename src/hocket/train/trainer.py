@@ -266,7 +266,8 @@ class Trainer(TrainingRun):
         counts.total_steps = int(self._parts.ranks.count(counts.env_steps))
         self._curriculum.settle()
         self._shares.learning += updated.learn_s
-        self._report(updated)
+        if self._parts.ranks.is_first:
+            self._report(updated)
 
     def _finish(self) -> None:
         if self._is_finishing:
@@ -309,8 +310,6 @@ class Trainer(TrainingRun):
             **self._counts.to_curves(),
             **self._curriculum.to_curves(),
         }
-        if not self._parts.ranks.is_first:
-            return
         self._show(values)
         warning = self._movement.add(values.get("learn/kl"), values["train/success"])
         if warning is not None:

@@ -17,7 +17,7 @@ from hocket.train.config import GRPOConfig
 
 CLIP_HIGH = 0.28
 """How far a probability may grow where the settings do not say: further than `clip`, so that
-unlikely actions that turned out well may grow more. The value is that of DAPO; no benchmark row."""
+unlikely actions that turned out well may grow more. The value is that of DAPO."""
 
 
 @dataclass(eq=False)
@@ -74,7 +74,7 @@ def group_advantages(returns: Tensor, epsilon: float = 1e-6) -> Tensor:
 
 
 def groups_of(stretches: Sequence[Stretch], size: int) -> dict[Hashable, list[int]]:
-    """Return the indices of the members of each group: the same task and seed."""
+    """The indices of the members of each group: the same task and seed."""
     groups: dict[Hashable, list[int]] = {}
     for index, stretch in enumerate(stretches):
         if not stretch.is_end or stretch.chunk[0]:

@@ -52,7 +52,7 @@ class Ranks:
         return float(self.total(torch.tensor(value, dtype=torch.float64)))
 
     def least(self, value: int) -> int:
-        """Return the smallest of the ranks' numbers."""
+        """The smallest of the ranks' numbers."""
         if self.size == 1:
             return value
         found = torch.tensor(value)
@@ -77,8 +77,8 @@ class Ranks:
 
 
 def local_device(device: str) -> str:
-    """Return the device of this process: where several share a machine, `cuda` is the GPU that
-    torchrun gave to this one. A device with a number is taken as it is."""
+    """The device of this process: where several share a machine, `cuda` is the GPU that torchrun
+    gave to this one. A device with a number is taken as it is."""
     local = os.environ.get("LOCAL_RANK")
     return f"cuda:{local}" if device == "cuda" and local is not None else device
 
@@ -105,7 +105,7 @@ class Measures:
         self._rows.setdefault(tuple(values), []).append(_row(values))
 
     def latest(self, name: str) -> float:
-        """Return a value of the last minibatch that measured it."""
+        """The value of the last minibatch that measured it."""
         names = next(names for names in self._rows if name in names)
         return float(self._rows[names][-1][names.index(name)])
 

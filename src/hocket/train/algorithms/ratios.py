@@ -12,11 +12,11 @@ from torch import Tensor
 from hocket.train.config import Correction, Level
 
 _HEAVIEST = 10.0
-"""What one term may weigh at most against a term of fresh data, whatever the correction. Chosen by
-hand: without it one action that the newer weights find likely outweighs a whole minibatch."""
+"""What one term may weigh at most against a term of fresh data, whatever the correction: else one
+action that the newer weights find likely outweighs a whole minibatch."""
 _FAR = 3.0
-"""The logarithm of a ratio beyond which divergence grows in a straight line. Chosen by hand: an
-exponential overflows, and one row's gradient then hides those of all others."""
+"""The logarithm of a ratio beyond which divergence grows in a straight line: an exponential
+overflows, and one row's gradient then hides those of all others."""
 _FARTHEST = 20.0
 """The logarithm of the largest ratio in a loss: a number whose exponential is still finite."""
 
@@ -82,8 +82,8 @@ def compare(
 
 
 def clipped_loss(ratio: Ratio, advantage: Tensor, low: float, high: float) -> Tensor:
-    """Return the policy loss of each term, clipped to ratios from 1 - low to 1 + high where that
-    makes it worse; `advantage` is `[R]`."""
+    """The policy loss of each term, clipped to ratios from 1 - low to 1 + high where that makes it
+    worse; `advantage` is `[R]`."""
     advantage = advantage if ratio.log.dim() == 1 else advantage[:, None]
     plain = ratio.log.clamp(max=_FARTHEST).exp()
     clipped = plain.clamp(1 - low, 1 + high)
@@ -92,15 +92,14 @@ def clipped_loss(ratio: Ratio, advantage: Tensor, low: float, high: float) -> Te
 
 def kl_estimate(log_ratio: Tensor) -> Tensor:
     """Estimate the divergence of the new policy from the old from samples of the old: never
-    negative, and exact in expectation while no ratio is far away. Beyond that it goes on in a
-    straight line with the slope that it has there, so that its gradient stays finite and pulls
-    back."""
+    negative, and exact in expectation while no ratio is far away. From there on it is a straight
+    line of the same slope, so that its gradient stays finite and pulls back."""
     near = log_ratio.clamp(max=_FAR)
     return near.exp() * (1 + log_ratio - near) - 1 - log_ratio
 
 
 def clip_share(ratio: Ratio, low: float, high: float) -> Tensor:
-    """Return how many terms lie outside of the clipping range."""
+    """The number of terms outside of the clipping range."""
     plain = ratio.log.exp()
     outside = ((plain < 1 - low) | (plain > 1 + high)).to(ratio.counts.dtype)
     return (outside * ratio.counts).sum()

@@ -76,7 +76,7 @@ class Stretch:
     final: Mapping[str, Array] | None
     """The observation after the last row, wherever the stretch did not end by termination."""
     success: bool | None = None
-    """Whether the episode succeeded; None where that is not known, or not yet."""
+    """True if the episode succeeded; None where that is not known, or not yet."""
     prompt: str = ""
     """What the policy was told to do, the same in all of an episode."""
     extras: Mapping[str, Array] = field(default_factory=dict)
@@ -135,7 +135,7 @@ class Stretch:
         return float(self.rewards.sum())
 
     def to_plain(self) -> dict[str, Any]:
-        """Return the same as values that `hocket.core.codec` can send."""
+        """The same as values that `hocket.core.codec` can send."""
         plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         trial = self.trial
         plain["trial"] = [trial.suite, trial.task, trial.seed, trial.repeat]
@@ -153,12 +153,12 @@ Parcel = Sequence[Stretch]
 
 
 def group_of(trial: Trial, size: int) -> Hashable:
-    """Return what all trials of a group of this size, and no others, have in common."""
+    """What all trials of a group of this size, and no others, have in common."""
     return (trial.suite, trial.task, trial.seed, trial.repeat // size)
 
 
 def in_trial_order(stretches: Sequence[Stretch]) -> list[Stretch]:
-    """Sort stretches by what was planned, so that who finished first does not matter."""
+    """Sort stretches as planned, so that who finished first does not matter."""
 
     def key(stretch: Stretch) -> tuple[str, str, int, int, int]:
         trial = stretch.trial
@@ -193,8 +193,7 @@ class PaddedStretches:
             raise LayoutError("An episode goes on after its end: stretches must not be joined.")
 
     def flat(self, **columns: Tensor) -> TensorDict:
-        """Return rows `[R]` without padding, with further `columns` `[S, C, ...]` such as
-        advantages."""
+        """Rows `[R]` without padding, with further `columns` `[S, C, ...]` such as advantages."""
         valid = self.rows["valid"]
         for name, column in columns.items():
             if column.shape[:2] != valid.shape:
@@ -267,8 +266,8 @@ def _pad(key: str, arrays: Sequence[Array], count: int) -> Array:
 
 
 def _finals(stretches: Sequence[Stretch], device: torch.device | str) -> tuple[TensorDict, Tensor]:
-    """Return the observations `[S]` after each stretch, zeros where it ended for good, and which
-    of them there are."""
+    """The observations `[S]` after each stretch, zeros where it ended for good, and which there
+    are."""
     given: list[Mapping[str, Array] | None] = [
         None if stretch.terminated else stretch.final for stretch in stretches
     ]

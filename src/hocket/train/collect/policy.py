@@ -287,7 +287,7 @@ class Staging:
         }
 
     def download(self, tensors: Tensors) -> dict[str, Array]:
-        """Return the tensors as arrays of the caller's own, once the device has computed them."""
+        """Wait for the device; return the tensors as arrays of the caller's own."""
         if not self._is_packed:
             return {key: tensor.cpu().numpy() for key, tensor in tensors.items()}
         # The widest first: with no gaps between them, all lie at multiples of their width.

@@ -38,14 +38,14 @@ class Windows:
         history: int = 1,
         device: torch.device | str = "cpu",
     ) -> None:
-        """With a `history` above 1 each chunk has what was seen at so many consecutive steps."""
+        """`history`: consecutive steps whose observations each chunk has."""
         self._data = data
         self._steps = np.arange(chunk_length)
         self._before = np.arange(1 - history, 1)
         self._device = device
 
     def __len__(self) -> int:
-        """How many chunks there are: one for each recorded step."""
+        """Chunks: one for each recorded step."""
         return len(self._data)
 
     def draw(self, count: int, rng: torch.Generator) -> Array:
@@ -54,12 +54,12 @@ class Windows:
         return rows
 
     def actions_at(self, rows: Array) -> int:
-        """How many recorded actions the chunks that began at these rows have."""
+        """Recorded actions of the chunks that began at these rows."""
         left = self._data.last[rows] - rows + 1
         return int(np.minimum(left, len(self._steps)).sum())
 
     def at(self, rows: Array) -> Window:
-        """Return the chunks that began at these rows."""
+        """The chunks that began at these rows."""
         data = self._data
         steps = rows[:, None] + self._steps
         last = data.last[rows][:, None]
@@ -70,7 +70,7 @@ class Windows:
         )
 
     def seen(self, rows: Array, keys: Collection[str] | None = None) -> Observations:
-        """Return what a network would have got at these rows: all of it, or these keys."""
+        """What a network would have got at these rows: all of it, or these keys."""
         data, looked = self._data, rows
         if len(self._before) > 1:
             # Before the first step the first one is repeated, as workers do.

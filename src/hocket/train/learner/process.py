@@ -44,7 +44,7 @@ Inbox = queue.SimpleQueue[dict[str, Any]]
 
 class InProcess:
     """A learner on the caller's own thread. It learns when it is asked for news: everything else
-    stands still meanwhile, which is what synchronous means."""
+    stands still meanwhile, which is what synchronous means. `Remote` has one at its far end."""
 
     def __init__(
         self,
@@ -53,10 +53,13 @@ class InProcess:
         run: Path,
         *,
         ranks: Ranks,
-        made: Made,
         resume: Path | None,
+        made: Made | None = None,
+        block_fd: int | None = None,
     ) -> None:
-        self.learner = Learner(config, description, ranks, run=run, made=made, resume=resume)
+        self.learner = Learner(
+            config, description, ranks, run=run, made=made, block_fd=block_fd, resume=resume
+        )
         self.block = self.learner.block
         self._run = run
         self._ranks = ranks
@@ -235,34 +238,33 @@ def _read(stream: BinaryIO, inbox: Inbox) -> None:
 
 def _serve(stream: socket.socket, inbox: Inbox, block_fd: int) -> None:
     start = inbox.get()
-    run, resume = Path(start["run"]), start["resume"]
-    learner = Learner(
+    resume = start["resume"]
+    link = InProcess(
         TrainConfig.from_plain(start["config"]),
         Description.from_plain(start["description"]),
-        Ranks(),
-        run=run,
-        block_fd=block_fd,
+        Path(start["run"]),
+        ranks=Ranks(),
         resume=None if resume is None else Path(resume),
+        block_fd=block_fd,
     )
     send(stream, {"kind": "ready"})
-    floor, fraction = 0, 0.0
     while True:
         # Everything that has come is heard first: the floor must be the newest one.
         message: dict[str, Any] | None = inbox.get()
         while message is not None:
             kind = message["kind"]
             if kind == "parcel":
-                learner.queue.put([Stretch.from_plain(plain) for plain in message["stretches"]])
+                link.put([Stretch.from_plain(plain) for plain in message["stretches"]])
             elif kind == "tell":
-                floor, fraction = message["floor"], message["fraction"]
+                link.tell(floor=message["floor"], fraction=message["fraction"])
             elif kind == "save":
-                learner.save(run, message["counters"])
+                link.save(message["counters"])
             elif kind == "finish":
-                learner.save(run, message["counters"])
+                link.finish(message["counters"])
                 send(stream, {"kind": "finished"})
                 threading.Event().wait()  # until the other side goes away, and `_read` with it
             message = None if inbox.empty() else inbox.get()
-        if (updated := learner.update(floor, fraction)) is not None:
+        for updated in link.news():
             send(stream, {"kind": "updated", **dataclasses.asdict(updated)})
             inbox.put({"kind": "again"})
 

@@ -171,7 +171,7 @@ class FlowActor(FlowNetwork):
         return self._look(observation)[1]
 
     def encode(self, observation: Observations) -> tuple[Tensor, Tensor]:
-        """Return what the fields see of each row, and the row's task."""
+        """What the fields see of each row, and the row's task."""
         state = features_of(self._features, [observation[key] for key in self.inputs])
         task = observation[TASK]
         return (state - self.mean[task]) / self.scale[task], task
@@ -212,7 +212,7 @@ def _tower(channels: int) -> Any:
 
 
 def mlp(sizes: Sequence[int], *, last: float) -> Any:
-    """Return layers with rectifiers between them; the last one's weights are scaled by `last`."""
+    """Layers with rectifiers between them; the last one's weights are scaled by `last`."""
     layers: list[nn.Module] = []
     for fan_in, fan_out in itertools.pairwise(sizes):
         linear = nn.Linear(fan_in, fan_out)
@@ -247,7 +247,7 @@ def by_task(networks: Any, seen: Tensor, task: Tensor) -> Tensor:
 
 
 def feature_size(kind: str, states: Sequence[ArraySpec]) -> int:
-    """Return how many numbers `features_of` makes of such states."""
+    """Numbers that `features_of` makes of such states."""
     sizes = [int(torch.Size(spec.shape).numel()) for spec in states]
     if kind == "metaworld":
         if sizes != [_METAWORLD_STATE]:

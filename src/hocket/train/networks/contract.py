@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import numpy as np
 from torch import Tensor
@@ -161,14 +161,6 @@ class Trainable(Protocol):
         ...
 
 
-@runtime_checkable
-class ReadsHistory(Protocol):
-    """A network that sees more than the present."""
-
-    history: int
-    """H: observations of how many consecutive control steps it reads, the present included."""
-
-
 class Normalises(Protocol):
     """A network that sees features in units of their spread, which the learner measures."""
 
@@ -193,8 +185,8 @@ def normaliser_of(network: Any) -> Normalises | None:
 
 
 def history_of(network: object) -> int:
-    """Control steps that a network reads."""
-    return network.history if isinstance(network, ReadsHistory) else 1
+    """H: consecutive control steps whose observations a network reads, the present included."""
+    return getattr(network, "history", 1)
 
 
 def trainable_parameters(network: Any) -> dict[str, Tensor]:

@@ -3,7 +3,6 @@ they, the critic and what else is new are trained, published and saved."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,33 +16,24 @@ _NEW = ("critic", "log_std")
 """How names of parameters begin that are trained beside the adapter: no weights had them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lora:
-    """What `--adapter lora:r=16,alpha=32` says."""
-
-    r: int = 16
-    """Rank of the small matrices."""
-    alpha: int = 0
-    """Their product is scaled by alpha / r; 0 means twice r."""
-
-    @classmethod
-    def of(cls, text: str) -> Lora:
-        """Read the text of `--adapter`."""
-        kind, _, rest = text.partition(":")
-        pairs = [part.partition("=") for part in rest.split(",") if part]
-        known = cls.__dataclass_fields__
-        if kind != "lora" or any(name not in known or not v.isdigit() for name, _, v in pairs):
-            raise ConfigError(f"--adapter is lora:r=16 or lora:r=16,alpha=32, not {text!r}.")
-        made = cls(**{name: int(value) for name, _, value in pairs})
-        if made.r < 1:
-            raise ConfigError("The rank of --adapter must be at least 1.")
-        return made
+def _settings_of(text: str) -> dict[str, int]:
+    """Parse lora:r=16,alpha=32: the rank of the small matrices, and alpha, where their product is
+    scaled by alpha / r. An alpha of 0 means twice r."""
+    found = {"r": 16, "alpha": 0}
+    kind, _, rest = text.partition(":")
+    pairs = [part.partition("=") for part in rest.split(",") if part]
+    if kind != "lora" or any(name not in found or not v.isdigit() for name, _, v in pairs):
+        raise ConfigError(f"--adapter is lora:r=16 or lora:r=16,alpha=32, not {text!r}.")
+    found |= {name: int(value) for name, _, value in pairs}
+    if found["r"] < 1:
+        raise ConfigError("The rank of --adapter must be at least 1.")
+    return found
 
 
 def add_adapter(network: Any, text: str) -> None:
-    """Freeze a network but for its critic and what else is new, and add what `--adapter` says to
+    """Freeze a network without its critic and what else is new, and add what `--adapter` says to
     its linear layers. What it answers stays the same."""
-    settings = Lora.of(text)
+    settings = _settings_of(text)
     mend_torchvision()  # which peft imports by way of transformers
     try:
         from peft import LoraConfig, inject_adapter_in_model
@@ -58,9 +48,8 @@ def add_adapter(network: Any, text: str) -> None:
         raise ConfigError(f"{type(network).__name__} has no linear layer for --adapter.")
     kept = [p for name, p in network.named_parameters() if p.requires_grad and name.startswith(new)]
     network.requires_grad_(requires_grad=False)
-    config = LoraConfig(
-        r=settings.r, lora_alpha=settings.alpha or 2 * settings.r, target_modules=targets
-    )
+    rank = settings["r"]
+    config = LoraConfig(r=rank, lora_alpha=settings["alpha"] or 2 * rank, target_modules=targets)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(_SEED)
         inject_adapter_in_model(config, network)

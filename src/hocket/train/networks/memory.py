@@ -15,8 +15,8 @@ from hocket.errors import ConfigError
 
 
 def twin(network: Any, device: torch.device | str) -> Any:
-    """Return a copy on a device whose trained parameters and buffers are its own. Frozen
-    parameters are shared with the network, wherever both are on one device."""
+    """Copy a network to a device, with trained parameters and buffers of its own. Frozen parameters
+    are shared with the network wherever both are on one device."""
     memo: dict[int, Any] = {}
     for parameter in network.parameters():
         if not parameter.requires_grad:

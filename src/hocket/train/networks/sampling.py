@@ -45,7 +45,7 @@ class GaussianNetwork(nn.Module, ABC):  # type: ignore[misc]
 
     @abstractmethod
     def _look(self, observation: Observations) -> tuple[Tensor, Tensor]:
-        """Return the means `[B, T, A]`, and what the critic says `[B]`."""
+        """The means `[B, T, A]`, and the critic's values `[B]`."""
 
     def _log_std(self) -> Tensor:
         return self.log_std
@@ -96,14 +96,14 @@ class FlowNetwork(nn.Module, ABC):  # type: ignore[misc]
 
     @abstractmethod
     def velocity(self, features: Any, x_t: Tensor, t: Tensor) -> Tensor:
-        """Return how fast chunks `x_t` `[B, T, A]` move at times `t` `[B]`."""
+        """How fast chunks `x_t` `[B, T, A]` move at times `t` `[B]`."""
 
     @abstractmethod
     def _look(self, observation: Observations) -> tuple[Any, Tensor]:
-        """Return what the flow reads of an observation, and what the critic says `[B]`."""
+        """What the flow reads of an observation, and the critic's values `[B]`."""
 
     def _decoded(self, end: Tensor) -> Tensor:
-        """Return the actions that the end of a flow means."""
+        """The actions that the end of a flow means."""
         return end
 
     def _next_mean(self, features: Any, chunk: Tensor, step: int) -> Tensor:
@@ -135,5 +135,5 @@ class ContinuingNetwork(nn.Module):  # type: ignore[misc]
 
 
 def _log_prob(off: Tensor, log_std: Tensor) -> Tensor:
-    """Return the log-probabilities `[..., T]` of actions `off` `[..., T, A]` their means."""
+    """Log-probabilities `[..., T]` of actions that are `off` `[..., T, A]` from their means."""
     return (-0.5 * ((off * (-log_std).exp()) ** 2 + _LOG_2PI) - log_std).sum(-1)

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from hocket.core.contracts.module import Codes, Decodes, Encodes, HasVelocity
 from hocket.errors import ConfigError, SpecMismatchError
 from hocket.train.networks.actor import features_of, mlp
-from hocket.train.networks.contract import BASE, PROMPT, TASK, Observations, Shapes
+from hocket.train.networks.contract import BASE, PROMPT, TASK, Observations, Shapes, history_of
 from hocket.train.networks.sampling import FlowNetwork, GaussianNetwork
 
 _STEPS = 10
@@ -60,7 +60,7 @@ class WrappedChunk(nn.Module, ABC):  # type: ignore[misc]
         super().__init__()
         self.module = module.eval()
         self.action_size = shapes.action_size
-        self.history = int(getattr(module, "history", 1))
+        self.history = history_of(module)
         self.inputs = _inputs(module, shapes)
         self.replan: int | None = getattr(module, "replan", None)
         self._states = tuple(key for key in self.inputs if key not in shapes.cameras)
@@ -190,7 +190,7 @@ class FlowChunk(WrappedChunk, FlowNetwork):
         return self._run(_in_float32(observation))
 
     def code(self, actions: Tensor) -> Tensor:
-        """Return where the flow should end for these actions."""
+        """Where the flow should end for these actions."""
         if isinstance(self.module, Codes):
             end: Tensor = self.module.code(actions)
             return end
