@@ -68,7 +68,7 @@ def about(owner: type[Any], verb: str, arguments: Sequence[str]) -> str:
     if is_short(arguments) and verb in _FIRST:
         text = (
             f"{_sentence(text)} Each named env, policy, --runtime or --machines adds flags; "
-            f"--help-all shows all of them."
+            f"--help-all shows all."
         )
     # Lines that do not begin with a letter are left as they are; others would be joined again.
     width = shutil.get_terminal_size().columns - 1
