@@ -16,7 +16,7 @@ from support.commands import run_here
 
 ROOT = Path(__file__).parents[1]
 PAGES = ["README.md", "docs/bring-an-env.md", "docs/bring-a-policy.md"]
-ALL_PAGES = sorted(ROOT.glob("*.md")) + sorted(ROOT.glob("docs/*.md"))
+ALL_PAGES = sorted(ROOT.glob("*.md")) + sorted(ROOT.glob("docs/**/*.md"))
 
 
 def blocks(page: str, language: str) -> list[str]:

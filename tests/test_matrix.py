@@ -1,7 +1,7 @@
 """What works with what: every verb with every kind of env, policy and number of lanes.
 
 Each cell is really run, on toys. A part of them that has every pair of verb, env and policy runs
-always, all of them with the slow tests. docs/matrix.md holds the table that `table()` makes.
+always, all of them with the slow tests.
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ from hocket.serve.metrics import Metrics
 from support.interpreters import SIMULATORS, interpreter
 from support.matrix_toys import Steady
 from support.running_server import running
-
-PAGE = Path(__file__).parents[1] / "docs" / "matrix.md"
 
 VERBS = ("check", "eval", "collect", "train")
 ENVS = {
@@ -149,21 +147,3 @@ def test_every_verb_runs_with_every_kind_of_env_and_policy(run_cell: Any, cell: 
 @pytest.mark.parametrize("cell", [c for c in ALL if c not in ALWAYS], ids="/".join)
 def test_every_cell_of_the_matrix_runs(run_cell: Any, cell: Cell) -> None:
     run_cell(cell)
-
-
-def table() -> str:
-    """The matrix in Markdown: a row for each verb and env, a column for each policy."""
-    lines = [f"| verb | env | {' | '.join(POLICIES)} |", f"|---|---|{'---|' * len(POLICIES)}"]
-    every = ", ".join(LANES)
-    for verb in VERBS:
-        words = {p: f"a correction beside it; {every}" for p in POLICIES} if verb == "train" else {}
-        words["torch"] = every
-        if verb == "check":
-            words = dict.fromkeys(POLICIES, "one lane")
-        cells = " | ".join(words.get(policy, every) for policy in POLICIES)
-        lines += [f"| {verb} | {env} | {cells} |" for env in ENVS]
-    return "\n".join(lines) + "\n"
-
-
-def test_the_document_holds_the_table_of_cells_that_are_run() -> None:
-    assert table() in PAGE.read_text()

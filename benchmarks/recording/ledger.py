@@ -40,6 +40,7 @@ from hocket.records.chunks import ChunkRows, load_chunks
 from hocket.records.ledger.ledger import Ledger
 from hocket.records.ledger.view import LedgerView
 from hocket.records.step_rows import StepRows, load_steps
+from hocket.results.exactness import Claim
 from hocket.results.report import Report, Throughput
 from hocket.workers.sinks.states import StatesSink
 from hocket.workers.sinks.steps import StepsSink
@@ -160,7 +161,7 @@ def measure_opening(root: Path) -> dict[str, object]:
     opened = time.perf_counter() - began
     report = Report.build(
         config={},
-        exactness="bitwise",
+        claim=Claim(level="bitwise"),
         trials=trials,
         episodes=episodes,
         throughput=Throughput(),

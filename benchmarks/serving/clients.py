@@ -32,7 +32,7 @@ from hocket.core.codec import pack, unpack
 from hocket.core.data import Actions, ArraySpec, Batch, PolicySpec
 from hocket.serve.backend import PolicyBackend, PolicyOptions
 from hocket.serve.metrics import Metrics
-from hocket.serve.server import ServeOptions, serving
+from hocket.serve.server import PolicyServer, ServeOptions
 
 BASE_S, ROW_S = 0.075, 0.0085
 MIN_SPEED_UP = 5.0
@@ -107,7 +107,7 @@ def serve_batched(pipe: Connection) -> None:
     async def main() -> None:
         metrics = Metrics()
         backend = PolicyBackend(Modelled(), PolicyOptions(name="modelled"), metrics)
-        async with serving(backend, ServeOptions(port=0), metrics) as server:
+        async with PolicyServer(backend, ServeOptions(port=0), metrics) as server:
             pipe.send(server.port)
             await asyncio.Event().wait()
 

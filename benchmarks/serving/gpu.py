@@ -27,7 +27,7 @@ from hocket.core.codec import pack
 from hocket.core.data import ArraySpec, Batch, Row, Trial
 from hocket.serve.backend import PolicyBackend, PolicyOptions
 from hocket.serve.metrics import Metrics
-from hocket.serve.server import ServeOptions
+from hocket.serve.server import PolicyServer, ServeOptions
 
 SIZES = (1, 2, 4, 8, 16, 32, 64)
 IMAGE = ArraySpec(shape=(224, 224, 3), dtype="|u1")
@@ -100,7 +100,7 @@ def serve(made: TorchPolicy, count: int, seconds: float) -> dict[str, float]:
     async def main() -> None:
         metrics = Metrics()
         backend = PolicyBackend(made, PolicyOptions(name="pi0-sized"), metrics)
-        async with clients.serving(backend, ServeOptions(port=0), metrics) as server:
+        async with PolicyServer(backend, ServeOptions(port=0), metrics) as server:
             await asyncio.to_thread(drive, server.port)
 
     asyncio.run(main())

@@ -25,7 +25,7 @@ import tyro
 import hocket
 from hocket.adapters.envs.metaworld import MetaWorld
 from hocket.core.data import ArraySpec, Batch, Row, Trial, noise_seed
-from hocket.train.collect.policy import CollectingPolicy, Holding
+from hocket.train.collect.policy import CollectingPolicy
 from hocket.train.networks.actor import ChunkActor
 from hocket.train.networks.contract import Shapes
 from hocket.train.networks.policies import ActorConfig
@@ -58,8 +58,7 @@ def collecting_policy(setup: Benchmark) -> CollectingPolicy:
         cameras=(IMAGE,),
     )
     network = ChunkActor(shapes, ActorConfig(chunk_length=setup.chunk, images=True))
-    holding = Holding(is_deterministic=lambda _: False, held_by=lambda _: None)
-    policy = CollectingPolicy(network, shapes, holding)
+    policy = CollectingPolicy(network, shapes, is_deterministic=lambda _: False)
     policy.limit(setup.lanes)
     return policy
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from hocket.errors import MissingRoomError
 
 ROOMS: Mapping[str, str] = {
-    "train": "Training (hocket train, and the policies that it makes)",
+    "train": "Training (hocket train, the policies that it makes, --reader wandb and trackio)",
     "machines": "Running on several machines (hocket work, --machines)",
     "watch": "Watching a run (hocket watch, --watch)",
     "serve": "Serving a policy (hocket serve, and sidecar policies)",

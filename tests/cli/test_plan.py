@@ -5,6 +5,7 @@ import pytest
 
 from hocket import cli
 from hocket.errors import UsageError
+from hocket.records import formats
 
 
 def plan(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[list[str]]:
@@ -52,6 +53,7 @@ def test_numbers_of_a_run_take_the_place_of_flags(
         "cores": 4,
     }
     report = {
+        "format": formats.REPORT.number,
         "hocket": "0",
         "config": {},
         "exactness": "inputs",

@@ -217,6 +217,9 @@ def test_a_site_of_another_version_is_refused_in_words(desk: Desk) -> None:
     (refused,) = desk.take(protocol.Refused)
     assert hocket.__version__ in refused.why
     assert "0.0.1" in refused.why
+    desk.hello("other", number=99)
+    (refused,) = desk.take(protocol.Refused)
+    assert "(protocol 99)" in refused.why
 
 
 def test_a_site_with_other_weights_is_refused_in_words_and_its_leases_are_nobodys(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.core.data import Trial
-from hocket.machines.leasing.lease import Lease, LeaseConfig, LeaseId
+from hocket.machines.leasing.lease import Lease, LeaseId
 from hocket.machines.leasing.leases import LeaseBook
 
 
@@ -16,8 +17,8 @@ def plan(tasks: int, seeds: int) -> list[Trial]:
     return [Trial("s", f"t{task}", seed) for seed in range(seeds) for task in range(tasks)]
 
 
-def book(count: int, *, tasks: int = 1, **config: float) -> LeaseBook:
-    made = LeaseBook(LeaseConfig(**config))
+def book(count: int, *, tasks: int = 1, **config: Any) -> LeaseBook:
+    made = LeaseBook(**config)
     made.add(plan(tasks, count))
     return made
 
@@ -141,7 +142,7 @@ def test_an_attempt_that_failed_too_often_ends_its_trial() -> None:
 
 
 def test_a_driver_that_goes_on_honours_the_leases_of_the_last_one() -> None:
-    leases = LeaseBook(LeaseConfig(lease_s=10.0))
+    leases = LeaseBook(lease_s=10.0)
     trials = plan(1, 3)
     leases.add(trials, {trials[0].id: 3, trials[1].id: 1}, {trials[1].id: 0})
     leases.stand(LeaseId(0, 2), "earlier", 0.0)

@@ -23,7 +23,7 @@ from pathlib import Path
 import pytest
 
 from hocket.core.data import Outcome
-from hocket.machines.leasing.lease import LeaseConfig
+from hocket.machines.leasing.leases import AHEAD
 from hocket.records.ledger.view import LedgerView
 from hocket.system.durable import TEMPORARY
 from support.fault_proxy import FaultProxy
@@ -127,7 +127,7 @@ class Faulty:
     def may_lose(self) -> int:
         """Attempts that the faults so far may have cost. Of a driver that was killed nobody knows
         whether attempts that waited at a site had begun."""
-        waited = math.ceil(LANES * LeaseConfig().ahead) if len(self.drivers) > 1 else 0
+        waited = math.ceil(LANES * AHEAD) if len(self.drivers) > 1 else 0
         return self.losses * (LANES + waited)
 
     # -- faults --------------------------------------------------------------------------------

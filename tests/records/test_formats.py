@@ -46,6 +46,16 @@ def test_a_run_of_another_format_is_neither_read_nor_resumed(
             use(run)
 
 
+@pytest.mark.parametrize("found", [None, "one", 0, 99])
+def test_a_report_of_another_format_is_refused(tmp_path: Path, found: object) -> None:
+    run = record_run(tmp_path / "run", plan(["push"], 2), lambda _: SUCCESS)
+    document = open_recorded(run).report.to_json()
+    assert document["format"] == formats.REPORT.number
+    (tmp_path / "report.json").write_text(json.dumps({**document, "format": found}))
+    with pytest.raises(RunFolderError, match=r"Make it again from its run \(hocket report RUN\)"):
+        open_recorded(tmp_path)
+
+
 @pytest.mark.parametrize("found", OTHERS)
 def test_a_card_of_another_format_is_refused(tmp_path: Path, found: object) -> None:
     run = record_run(tmp_path / "run", plan(["push"], 2), lambda _: SUCCESS)

@@ -13,7 +13,7 @@ import pytest
 from hocket.core.contracts.recorder import IMAGES, RESTORED, VIDEO
 from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.data import Array, Episode, Outcome, Ref, Trial
-from hocket.records.video.rerender import Rendered, RenderJob, VideoWorkersConfig, rerender
+from hocket.records.video.rerender import Rendered, RenderJob, VideoWorkers, VideoWorkersConfig
 from hocket.workers.local.runtime import LocalRuntime
 from hocket.workers.notices import LaneFailed, LanesBegun, LaneSealed, LanesExecuted, LanesUp
 from hocket.workers.sinks.states import FILE, ROWS_FILE, load_states, save_states
@@ -59,7 +59,7 @@ def render_one(folder: Path, suite: Ref, episode: Episode, sinks: tuple[Ref, ...
     states = partial(load_states, folder / "episodes" / episode.trial.slug / "0" / ROWS_FILE)
     record = {**rerender_record(episode), **rerender_record(episode, images=True)}
     job = RenderJob(episode=episode, states=states, record=record)
-    (rendered,) = rerender(LocalRuntime, spec, [job], VideoWorkersConfig())
+    (rendered,) = VideoWorkers(LocalRuntime, spec, [job], VideoWorkersConfig()).run()
     return rendered
 
 
@@ -128,7 +128,8 @@ def render_all(
         suites={"toy": Ref(name="toy", config=toy)}, sinks=(Ref(name="video"),), folder=str(root)
     )
     told: list[Rendered] = []
-    rendered = rerender(LocalRuntime, spec, jobs, VideoWorkersConfig(**config), told.append)
+    workers = VideoWorkers(LocalRuntime, spec, jobs, VideoWorkersConfig(**config), told.append)
+    rendered = workers.run()
     assert told == rendered
     return sorted(rendered, key=lambda some: some.job.episode.trial.seed)
 
@@ -162,7 +163,7 @@ def test_a_worker_that_dies_or_hangs_is_replaced(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path)
         config = VideoWorkersConfig(frame_timeout_s=3.0)
-        rendered = rerender(LocalRuntime, spec, jobs, config)
+        rendered = VideoWorkers(LocalRuntime, spec, jobs, config).run()
     errors = {some.job.episode.trial.seed: some.error for some in rendered}
     assert errors[0] is None
     assert "SIGKILL" in str(errors[1])

@@ -16,7 +16,7 @@ from hocket.core.data import Array, Episode, Outcome, TaskInfo, Trial
 from hocket.core.events import AttemptsBegan, EpisodesSealed
 from hocket.errors import ObservationError, RunFolderError
 from hocket.records.ledger.ledger import Ledger
-from hocket.records.step_rows import StepRows, load_steps, schema
+from hocket.records.step_rows import SCHEMA, StepRows, load_steps
 from hocket.workers.sinks.states import save_states
 from hocket.workers.sinks.steps import (
     FILE,
@@ -79,7 +79,7 @@ def rows_of(root: Path, files: list[str]) -> list[dict[str, object]]:
     recorder = StepRows(root)
     recorder.write(root / "part.parquet", [recorder.take(episode)])
     table = pq.read_table(root / "part.parquet")
-    assert table.schema.equals(schema())
+    assert table.schema.equals(SCHEMA)
     found: list[dict[str, object]] = table.to_pylist()
     return found
 

@@ -18,6 +18,7 @@ from rich.console import Console
 
 from hocket.core.data import Episode, Outcome, Trial
 from hocket.errors import RunFolderError
+from hocket.results.exactness import Claim
 from hocket.results.report import Report, Throughput
 from hocket.results.scores import Score
 
@@ -47,7 +48,7 @@ def episode(of: Trial, outcome: Outcome = Outcome.SUCCESS, **fields: Any) -> Epi
 def build(episodes: list[Episode], *, trials: list[Trial] | None = None, **fields: Any) -> Report:
     values: dict[str, Any] = {
         "config": {"env": "toy"},
-        "exactness": "bitwise",
+        "claim": Claim(level="bitwise"),
         "throughput": SPEED,
         "version": "0.1.0",
         **fields,
@@ -149,8 +150,8 @@ def test_no_trials_make_a_report_without_numbers() -> None:
 def test_json_has_exactly_the_promised_keys(mixed: Report) -> None:
     found = mixed.to_json()
     assert set(found) == {
-        "hocket", "config", "exactness", "complete", "planned", "overall", "suites", "tasks",
-        "episodes", "throughput",
+        "format", "hocket", "config", "exactness", "complete", "planned", "overall", "suites",
+        "tasks", "episodes", "throughput",
     }  # fmt: skip
     assert set(found["overall"]) == SCORE_KEYS
     assert all(set(score) == SCORE_KEYS | {"suite"} for score in found["suites"])
@@ -193,7 +194,7 @@ def test_saving_replaces_an_older_report(mixed: Report, tmp_path: Path) -> None:
 @pytest.mark.parametrize("folder", ["report.json", "missing"])
 def test_a_folder_that_is_none_is_refused(mixed: Report, tmp_path: Path, folder: str) -> None:
     mixed.save(tmp_path)
-    with pytest.raises(RunFolderError, match="Cannot write"):
+    with pytest.raises(RunFolderError, match="cannot be written"):
         mixed.save(tmp_path / folder)
 
 

@@ -16,10 +16,11 @@ from hocket.cli import eval as verb
 from hocket.core.contracts.recorder import Followed
 from hocket.core.data import Episode, Outcome, Trial
 from hocket.errors import ConfigError, UsageError
-from hocket.records.step_rows import schema
+from hocket.records.step_rows import SCHEMA
 from hocket.results.arms import Arm, ArmTable
 from hocket.results.comparing.compare import compare_runs
 from hocket.results.comparing.side import Side
+from hocket.results.exactness import Claim
 from hocket.results.motion import motion_of
 from hocket.results.report import Report, Throughput
 from hocket.runs.arms import arms_of
@@ -76,7 +77,7 @@ def _report(wins: list[bool], delay: str = "0") -> Report:
     config: dict[str, Any] = {"env": ["s"], "policy": "p", "delay": delay}
     return Report.build(
         config=config,
-        exactness="inputs",
+        claim=Claim(level="inputs"),
         trials=trials,
         episodes=episodes,
         throughput=Throughput(),
@@ -245,7 +246,7 @@ def test_json_is_json_also_where_a_run_fails(
 def test_motion_is_measured_inside_of_episodes_alone() -> None:
     actions = [None, [0.0], [1.0], [3.0], [3.0], None, [9.0], [9.0]]
     chunks = [-1, 0, 0, 1, -1, -1, 0, 0]
-    plain: dict[str, Any] = {name: [None] * 8 for name in schema().names}
+    plain: dict[str, Any] = {name: [None] * 8 for name in SCHEMA.names}
     plain |= {
         "trial": ["a"] * 5 + ["b"] * 3,
         "step": [0, 1, 2, 3, 4, 0, 1, 2],
@@ -253,7 +254,7 @@ def test_motion_is_measured_inside_of_episodes_alone() -> None:
         "age": [0, 0, 1, 2, 1, 0, 0, 1],
         "action": actions,
     }
-    found = motion_of(pa.table(plain, schema=schema()))
+    found = motion_of(pa.table(plain, schema=SCHEMA))
     assert (found.steps, found.held, found.borders) == (5, 1, 2)
     assert (found.jump, found.change) == (1.0, 0.5)
     assert (found.age, found.oldest) == (4 / 5, 2)

@@ -43,7 +43,7 @@ def test_exact_leaves_batches_to_a_policy_that_declares_itself_invariant() -> No
     report = run(policy, 7, exact=True)
     assert max(policy.sizes) > 1
     assert report.exactness == "bitwise"
-    assert report.checks == RowChecks()
+    assert report.claim.checks == RowChecks()
 
 
 def test_a_torch_network_gives_the_same_bits_with_exact_whatever_the_lanes() -> None:
@@ -85,9 +85,9 @@ def test_rows_that_agree_wherever_they_stand_are_counted(lanes: int, least: int)
     the same checks, every time."""
     report = run(Positional(shift=0), lanes, episodes=60)
     assert report.exactness == "inputs"
-    assert report.checks.made >= least
-    assert report.checks.differed == 0
-    made = report.checks.made
+    assert report.claim.checks.made >= least
+    assert report.claim.checks.differed == 0
+    made = report.claim.checks.made
     assert f"agreed in {made} of {made} checks" in report.summary
 
 
@@ -95,12 +95,12 @@ def test_rows_that_agree_wherever_they_stand_are_counted(lanes: int, least: int)
 def test_one_row_that_differs_elsewhere_lowers_the_level(lanes: int) -> None:
     report = run(Positional(), lanes)
     assert report.exactness == "inputs"
-    assert report.checks.differed > 0
-    said = f"differed in {report.checks.differed} of {report.checks.made} checks"
+    assert report.claim.checks.differed > 0
+    said = f"differed in {report.claim.checks.differed} of {report.claim.checks.made} checks"
     assert said in report.summary
     assert report.to_json()["checks"] == {
-        "made": report.checks.made,
-        "differed": report.checks.differed,
+        "made": report.claim.checks.made,
+        "differed": report.claim.checks.differed,
     }
 
 
@@ -114,10 +114,10 @@ def test_checks_do_not_change_what_a_run_gives() -> None:
 
 def test_policies_that_keep_state_or_draw_their_own_noise_are_not_asked_twice() -> None:
     stateful = run(Counting(), 7, env="support.row_toys:RowToys", episodes=12)
-    assert (stateful.exactness, stateful.checks) == ("inputs", RowChecks())
+    assert (stateful.exactness, stateful.claim.checks) == ("inputs", RowChecks())
     assert "checks" not in stateful.summary
     noisy = run(Positional(keyed_noise=False), 7)
-    assert (noisy.exactness, noisy.checks) == ("environment", RowChecks())
+    assert (noisy.exactness, noisy.claim.checks) == ("environment", RowChecks())
 
 
 class Interrupt:
@@ -140,28 +140,28 @@ def test_a_difference_stays_for_good_and_counts_add_up_over_legs(tmp_path: Path)
     folder = tmp_path / "run"
     first = run(Positional(), 3, out=folder, readers=[Interrupt(8)])
     assert not first.complete
-    assert first.checks.differed > 0
+    assert first.claim.checks.differed > 0
     whole = resume(folder, policy=Positional(shift=0))
     assert whole.complete
-    assert whole.checks.made > first.checks.made
-    assert whole.checks.differed == first.checks.differed
+    assert whole.claim.checks.made > first.claim.checks.made
+    assert whole.claim.checks.differed == first.claim.checks.differed
     with LedgerView.open(folder) as ledger:
         kept = ledger.meta()["exactness"]
     assert kept == {
         "level": "inputs",
-        "made": whole.checks.made,
-        "differed": whole.checks.differed,
+        "made": whole.claim.checks.made,
+        "differed": whole.claim.checks.differed,
     }
-    said = f"differed in {whole.checks.differed} of {whole.checks.made} checks"
-    assert rebuild_report(folder).checks == whole.checks
+    said = f"differed in {whole.claim.checks.differed} of {whole.claim.checks.made} checks"
+    assert rebuild_report(folder).claim.checks == whole.claim.checks
     assert json.loads((folder / "report.json").read_text())["checks"] == {
-        "made": whole.checks.made,
-        "differed": whole.checks.differed,
+        "made": whole.claim.checks.made,
+        "differed": whole.claim.checks.differed,
     }
     assert said in (folder / "report.html").read_text()
     side = Side.open(folder)
     assert said in str(compare_runs(side, side))
-    assert compare_runs(side, side).to_json()["a"]["checks"]["made"] == whole.checks.made
+    assert compare_runs(side, side).to_json()["a"]["checks"]["made"] == whole.claim.checks.made
 
 
 @pytest.mark.slow
@@ -172,17 +172,11 @@ def test_a_run_is_as_exact_as_its_least_exact_leg(tmp_path: Path) -> None:
     assert Side.open(folder).exactness == "inputs"
 
 
-def test_a_folder_whose_batches_were_padded_no_longer_claims_the_bit(tmp_path: Path) -> None:
+def test_a_folder_whose_ledger_claims_nothing_has_the_claim_of_its_run_file(tmp_path: Path) -> None:
     from support.recorded_runs import SUCCESS, plan, record_run
 
-    def level(name: str, config: dict[str, Any]) -> str:
-        folder = record_run(tmp_path / name, plan(["reach"], 2), lambda _: SUCCESS, config=config)
-        report, side = rebuild_report(folder), Side.open(folder)
-        assert report.exactness == side.exactness
-        return report.exactness
-
-    assert level("padded", {"exact": True}) == "inputs"
-    assert level("invariant", {"exact": False}) == "bitwise"
+    folder = record_run(tmp_path / "run", plan(["reach"], 2), lambda _: SUCCESS)
+    assert rebuild_report(folder).exactness == Side.open(folder).exactness == "bitwise"
 
 
 def test_a_row_is_checked_at_another_index() -> None:

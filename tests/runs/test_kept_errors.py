@@ -19,10 +19,10 @@ from hocket.records.evidence import KILLED, Evidence, kept_evidence
 from hocket.records.folder import RunFolder
 from hocket.records.ledger.view import LedgerView
 from hocket.results.report import Report
-from hocket.workers.sinks.error_steps import load_error_steps
 from hocket.workers.sinks.spill import SPILL_S
 from hocket.workers.sinks.states import FILE as STATES
 from hocket.workers.sinks.states import load_states
+from hocket.workers.sinks.steps import load_error_steps
 from support.chromium import BINARY, browser
 from support.processes import DEADLINE_S, wait_until
 from support.row_toys import RowToys

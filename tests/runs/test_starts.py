@@ -79,10 +79,10 @@ def test_a_run_in_an_env_that_ignores_its_seed_does_not_claim_to_be_exact(
     tmp_path: Path, way: str
 ) -> None:
     report = run(tmp_path / "run", way)
-    assert report.unseeded == ("support.seeding_env:make",)
+    assert report.claim.unseeded == ("support.seeding_env:make",)
     assert "to the bit" not in report.summary
     assert "ignores its seed" in report.summary
-    assert Report.load(tmp_path / "run").unseeded == report.unseeded
+    assert Report.load(tmp_path / "run").claim.unseeded == report.claim.unseeded
     assert rebuild_report(tmp_path / "run").claim == report.claim, "the ledger keeps it"
     page = (tmp_path / "run" / "report.html").read_text()
     assert "ignores its seed" in page
@@ -91,7 +91,7 @@ def test_a_run_in_an_env_that_ignores_its_seed_does_not_claim_to_be_exact(
 
 def test_a_run_in_an_env_that_uses_its_seed_does(tmp_path: Path) -> None:
     report = run(tmp_path / "run", "seeded")
-    assert report.unseeded == ()
+    assert report.claim.unseeded == ()
     assert "Same trial, same result to the bit." in report.summary
 
 
@@ -103,7 +103,7 @@ def test_each_suite_is_judged_for_itself_in_workers_too() -> None:
         episodes=2,
         lanes=2,
     )
-    assert report.unseeded == ("support.seeding_env:make",)
+    assert report.claim.unseeded == ("support.seeding_env:make",)
 
 
 def hear(env: str, **settings: Any) -> list[Event]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hocket.engine.scheduling.estimates import Latency
 from hocket.serve.closed_loop import LATE, SHORT, ClosedLoop
 
 
@@ -13,10 +14,7 @@ def seconds(batch: int) -> float:
 
 
 def learned(max_batch: int = 64) -> ClosedLoop:
-    loop = ClosedLoop(max_batch)
-    for size in (1, 2, 4, 8, 16, 32, 64):
-        loop.latency.observe(size, seconds(size))
-    return loop
+    return ClosedLoop(max_batch, Latency({n: seconds(n) for n in (1, 2, 4, 8, 16, 32, 64)}))
 
 
 def test_half_that_comes_straight_back_is_waited_for() -> None:
@@ -60,9 +58,8 @@ def test_full_batch_waits_for_nobody() -> None:
 
 
 def test_waiting_that_costs_more_than_a_second_batch_is_not_done() -> None:
-    loop = ClosedLoop(64)
-    for size in (1, 2, 4):
-        loop.latency.observe(size, 0.010 * size)  # no gain from batches at all
+    # No gain from batches at all.
+    loop = ClosedLoop(64, Latency({size: 0.010 * size for size in (1, 2, 4)}))
     loop.answered(0, 0.002, 0.010, now=1.0)
     assert loop.hold_until(1, now=1.0) is None
 

@@ -20,7 +20,7 @@ from hocket.serve.gateway import Gateway
 from hocket.serve.metrics import Metrics
 from hocket.testing import ScriptedPolicy
 from support.running_server import WAIT_S, ServePolicy, running
-from support.wire_clients import Connect, Stateful, env_spec, make_batch, make_row
+from support.wire_clients import Connect, RowWise, Stateful, env_spec, make_batch, make_row
 
 
 class Keeper:
@@ -268,8 +268,7 @@ def test_answers_of_different_shapes_for_one_request_are_refused(
     def ragged(_: Any, row: Row) -> np.ndarray:
         return np.zeros((row.trial.seed, 2))
 
-    policy = ScriptedPolicy.of(ragged, chunk_length=1, action_size=2, max_batch=1)
-    policy.spec = PolicySpec(chunk_length=0, action_size=2, max_batch=1)
+    policy = RowWise(ragged, chunk_length=0, action_size=2, max_batch=1)
     client = connect(serve_policy(policy))
     with pytest.raises((PolicyError, ObservationError, ChunkShapeError), match="shapes"):
         client.infer(make_batch(2, 3))

@@ -25,11 +25,10 @@ from websockets.sync.client import connect
 
 from hocket.core.codec import pack, unpack
 from hocket.core.data import Observation, Row
-from hocket.testing import ScriptedPolicy
 from support.processes import wait_until
 from support.running_server import WAIT_S, Running, ServePolicy
 from support.serve_command import command
-from support.wire_clients import env_spec
+from support.wire_clients import RowWise, env_spec
 
 GOOD = {"observation/state": np.array([3.0], np.float32), "prompt": "x"}
 
@@ -38,8 +37,8 @@ def echo(observation: Observation, _: Row) -> np.ndarray:
     return np.full((2, 1), observation["observation/state"][0], np.float32)
 
 
-def make_policy() -> ScriptedPolicy:
-    return ScriptedPolicy.of(echo, chunk_length=2, action_size=1)
+def make_policy() -> RowWise:
+    return RowWise(echo, chunk_length=2, action_size=1)
 
 
 plain = st.recursive(
@@ -269,7 +268,7 @@ def test_frames_beyond_a_client_s_share_are_refused_while_all_are_too_much(
         assert gate.wait(WAIT_S)
         return echo(observation, row)
 
-    policy = ScriptedPolicy.of(wait, chunk_length=2, action_size=1)
+    policy = RowWise(wait, chunk_length=2, action_size=1)
     server = serve_policy(policy, listening={"max_held_bytes": 1 << 20})
     large = {**GOOD, "more": np.zeros(3 << 18, np.uint8)}
     with ExitStack() as stack:

@@ -25,6 +25,7 @@ from hocket.testing import ScriptedPolicy, check_policy
 from support.fault_proxy import FaultProxy
 from support.running_server import WAIT_S, ServePolicy
 from support.stock_openpi import Infer, StockServer
+from support.wire_clients import RowWise
 
 EPISODES = 6
 STATE = "observation/state"
@@ -258,7 +259,7 @@ def test_run_through_hocket_s_own_server_is_the_same_to_the_bit(
 
 
 def test_client_keeps_the_contract_of_policies(connect: Any, serve_policy: ServePolicy) -> None:
-    server = serve_policy(ScriptedPolicy.of(echo_rows, chunk_length=3, action_size=1))
+    server = serve_policy(RowWise(echo_rows, chunk_length=3, action_size=1))
     example = {STATE: np.arange(4, dtype=np.float32)[:, None]}
     check_policy(connect(server.address), example, close=True)
 

@@ -19,7 +19,6 @@ from hocket.core import plugins
 from hocket.core.codec import pack, unpack
 from hocket.core.data import Actions, ArraySpec, Batch, PolicySpec, Row
 from hocket.serve.metrics import Metrics
-from hocket.serve.server import Keys
 from support.running_server import WAIT_S, Running, ServePolicy
 
 
@@ -309,7 +308,7 @@ def test_drain_answers_what_is_under_way_and_refuses_the_rest(serve_policy: Serv
 
 
 def test_keys_are_wanted_for_all_but_health(serve_policy: ServePolicy) -> None:
-    server = serve_policy(Echo(), listening={"keys": Keys.of(["one", "two"])})
+    server = serve_policy(Echo(), listening={"keys": ("one", "two")})
     assert get(server, "/healthz")[0] == 200
     assert get(server, "/metrics")[0] == 401
     assert get(server, "/metrics", "two")[0] == 200

@@ -14,8 +14,8 @@ from hypothesis.extra import numpy as stn
 
 from hocket.core.codec import pack, unpack
 from hocket.core.data import Observation, Row
-from hocket.testing import ScriptedPolicy
 from support.running_server import ServePolicy
+from support.wire_clients import RowWise
 
 pytestmark = pytest.mark.filterwarnings("ignore:connect.. must be used as a context manager")
 
@@ -37,7 +37,7 @@ def request(client: int, turn: int) -> dict[str, Any]:
 def test_single_client_gets_metadata_and_actions(
     serve_policy: ServePolicy, openpi_client: Any
 ) -> None:
-    policy = ScriptedPolicy.of(identify, chunk_length=5, action_size=2, max_batch=32)
+    policy = RowWise(identify, chunk_length=5, action_size=2, max_batch=32)
     server = serve_policy(policy, metadata={"robot": "toy"})
     client = openpi_client.WebsocketClientPolicy("127.0.0.1", server.port)
     assert client.get_server_metadata()["robot"] == "toy"
@@ -49,7 +49,7 @@ def test_single_client_gets_metadata_and_actions(
 
 
 def test_error_reaches_the_client_as_text(serve_policy: ServePolicy, openpi_client: Any) -> None:
-    policy = ScriptedPolicy.of(identify, chunk_length=5, action_size=2)
+    policy = RowWise(identify, chunk_length=5, action_size=2)
     server = serve_policy(policy)
     client = openpi_client.WebsocketClientPolicy("127.0.0.1", server.port)
     with pytest.raises(RuntimeError, match="observation/image"):
@@ -60,9 +60,7 @@ def test_error_reaches_the_client_as_text(serve_policy: ServePolicy, openpi_clie
 def test_thirty_two_clients_at_once_each_get_their_own_rows(
     serve_policy: ServePolicy, openpi_client: Any
 ) -> None:
-    policy = ScriptedPolicy.of(
-        identify, chunk_length=5, action_size=2, max_batch=32, latency_s=0.02
-    )
+    policy = RowWise(identify, chunk_length=5, action_size=2, max_batch=32, latency_s=0.02)
     server = serve_policy(policy)
 
     def drive(number: int) -> list[Any]:

@@ -81,8 +81,10 @@ class Desk:
         self.posts = [(s, m) for s, m in self.posts if m not in found]
         return found
 
-    def hello(self, site: str, version: str = hocket.__version__) -> None:
-        self.driver.open(protocol.SiteHello(protocol.PROTOCOL, version, site, f"name of {site}"))
+    def hello(
+        self, site: str, version: str = hocket.__version__, number: int = protocol.PROTOCOL
+    ) -> None:
+        self.driver.open(protocol.SiteHello(number, version, site, f"name of {site}"))
 
     def join(self, site: str, lanes: int = 1, now: float = 0.0, **fields: Any) -> None:
         self.hello(site)

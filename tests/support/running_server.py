@@ -11,7 +11,7 @@ from typing import Any
 
 from hocket.serve.backend import Backend
 from hocket.serve.metrics import Metrics
-from hocket.serve.server import PolicyServer, ServeOptions, serving
+from hocket.serve.server import PolicyServer, ServeOptions
 from support.processes import DEADLINE_S
 
 WAIT_S = DEADLINE_S
@@ -47,7 +47,7 @@ def running(backend: Backend, metrics: Metrics, **listening: Any) -> Iterator[Ru
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
         settings = ServeOptions(**{"port": 0, "drain_s": 5.0, **listening})
-        async with serving(backend, settings, metrics) as server:
+        async with PolicyServer(backend, settings, metrics) as server:
 
             def end() -> None:
                 if thread.is_alive():

@@ -14,8 +14,7 @@ from urllib.parse import urlsplit
 
 from websockets.sync.client import ClientConnection, connect
 
-from hocket.watch.guard import Admission
-from hocket.watch.server import Watching, watching
+from hocket.watch.server import Watching, WatchServer
 from support.processes import DEADLINE_S
 
 TOKEN = "a-token-of-a-test"
@@ -28,8 +27,8 @@ def served(folder: Path, *, is_one_run: bool = False) -> Iterator[str]:
     started, stop = threading.Event(), threading.Event()
 
     async def serve() -> None:
-        settings = Watching(guard=Admission(token=TOKEN))
-        async with watching(folder, settings, is_one_run=is_one_run) as server:
+        settings = Watching(token=TOKEN)
+        async with WatchServer(folder, settings, is_one_run=is_one_run) as server:
             ready.append(server.address)
             started.set()
             while not stop.is_set():

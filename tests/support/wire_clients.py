@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ from hocket.core.data import (
     ArraySpec,
     Batch,
     EnvSpec,
+    Observation,
     PolicySpec,
     Row,
     TaskInfo,
@@ -65,6 +67,30 @@ def env_spec(actions: int, bound: float = 0.5) -> EnvSpec:
         cameras=(),
         abilities=(),
     )
+
+
+class RowWise:
+    """Answers each row with `function(observation, row)`, `[T, A]`."""
+
+    def __init__(
+        self, function: Callable[[Observation, Row], Any], *, latency_s: float = 0.0, **spec: Any
+    ) -> None:
+        self.spec = PolicySpec(cameras=(), batch_invariant=True, **spec)
+        self.batch_sizes: list[int] = []
+        self._function = function
+        self._latency_s = latency_s
+
+    def infer(self, batch: Batch) -> Any:
+        self.batch_sizes.append(batch.size)
+        time.sleep(self._latency_s)
+        chunks = [
+            self._function({key: array[i] for key, array in batch.arrays.items()}, row)
+            for i, row in enumerate(batch.rows)
+        ]
+        return np.stack(chunks + chunks[-1:] * batch.pad)
+
+    def close(self) -> None:
+        """Nothing is held."""
 
 
 class Stateful:

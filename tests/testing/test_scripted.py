@@ -106,16 +106,6 @@ def test_it_takes_its_time_by_call_and_by_row() -> None:
     assert policy.batch_sizes == [2, 2]
 
 
-def test_a_function_answers_row_by_row_padding_included() -> None:
-    def answer(observation: dict[str, Any], row: Row) -> Any:
-        return np.full((3, 1), observation["observation/state"][0] + row.trial.seed)
-
-    policy = ScriptedPolicy.of(answer, chunk_length=3, action_size=1, max_batch=8)
-    values = policy.infer(batch("a", "a", pad=1))
-    assert np.asarray(values)[:, 0, 0].tolist() == [0, 1, 1]
-    assert policy.spec.max_batch == 8
-
-
 def test_wrong_settings_are_refused() -> None:
     with pytest.raises(ConfigError, match="chunk_length"):
         scripted(chunk_length=0)

@@ -18,8 +18,8 @@ from hocket.runs.demonstrations.chosen import ExportConfig, Silent
 from hocket.runs.export import export_run
 from hocket.runs.export.collect import CollectConfig, collect
 from hocket.train.cloner import Cloner
-from hocket.train.data.reading import Wanted, read_data
-from hocket.train.data.store import Data, open_data
+from hocket.train.data.reading import read_data
+from hocket.train.data.store import Data, Wanted, open_data
 from hocket.train.data.windows import Windows
 from hocket.train.networks.contract import Shapes
 from train.test_training import ENV, last_weights, records, run, same_weights, success

@@ -6,7 +6,7 @@ import torch
 
 from hocket.core.data import ArraySpec, Batch, Row, Trial, noise_seed
 from hocket.train.collect.plan import EVALUATION, holder_of, is_evaluation
-from hocket.train.collect.policy import LOG_PROB, SAMPLE, VERSION, CollectingPolicy, Holding
+from hocket.train.collect.policy import LOG_PROB, SAMPLE, VERSION, CollectingPolicy
 from hocket.train.learner.weights import WeightBlock
 from hocket.train.networks.actor import ChunkActor, FlowActor
 from hocket.train.networks.contract import TASK, Acted, Shapes, Tensors, published_tensors
@@ -46,8 +46,9 @@ def trial(seed: int, task: str = "reach", repeat: int = 0) -> Trial:
 def make(network: torch.nn.Module) -> tuple[CollectingPolicy, WeightBlock]:
     block = WeightBlock(published_tensors(network))
     block.publish(published_tensors(network), 0)
-    holding = Holding(is_deterministic=is_evaluation, held_by=holder_of)
-    policy = CollectingPolicy(twin(network, "cpu"), SHAPES, holding)
+    policy = CollectingPolicy(
+        twin(network, "cpu"), SHAPES, is_deterministic=is_evaluation, held_by=holder_of
+    )
     policy.block = block
     return policy, block
 

@@ -15,7 +15,7 @@ from hocket.train.collect.curriculum import Curriculum, CurriculumError, Start, 
 from hocket.train.config import TrainConfig
 from hocket.train.rewards import RewardError, Rewards
 from hocket.workers.env.chunk_runner import numbers_in, packed_numbers
-from hocket.workers.rows.numbers import RowNumbers
+from hocket.workers.rows.endings import RowNumbers
 from train.test_training import ENV, records, run, same_weights, success
 
 

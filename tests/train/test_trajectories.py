@@ -22,6 +22,7 @@ from hocket.train.collect.plan import (
     is_evaluation,
 )
 from hocket.train.collect.trajectories import Trajectories
+from hocket.train.config import TrainConfig
 from hocket.train.rewards import Rewards
 from support.trajectories import stretch
 
@@ -34,8 +35,9 @@ class Engine:
 
     def __init__(self, reward: str = "env", **config: Any) -> None:
         self.newest = 0
+        run = TrainConfig(env=("toy",), policy="actor", **config)
         self.trajectories = Trajectories(
-            ("count",), newest=lambda: self.newest, rewards=Rewards(reward), **config
+            run, ("count",), newest=lambda: self.newest, rewards=Rewards(reward)
         )
 
     def begin(self, trial: Trial = TRIAL, attempt: int = 0) -> None:
@@ -177,7 +179,7 @@ def test_stretches_end_with_the_observation_that_follows_them() -> None:
 
 
 def test_an_episode_is_cut_rather_than_left_to_become_too_old() -> None:
-    engine = Engine(max_staleness=2)
+    engine = Engine(mode="async", max_staleness=2)
     engine.begin()
     engine.infer(0, version=4)
     engine.execute(0)

@@ -13,9 +13,10 @@ from hocket import evaluate
 from hocket.core.contracts.module import HasVelocity
 from hocket.core.data import ArraySpec
 from hocket.errors import ConfigError, SpecMismatchError
-from hocket.train.networks.actor import CHAIN, FlowActor
+from hocket.train.networks.actor import FlowActor
 from hocket.train.networks.contract import Observations, Shapes
 from hocket.train.networks.policies import FlowConfig
+from hocket.train.networks.sampling import CHAIN
 from hocket.train.networks.wrapped import FlowChunk, GaussianChunk, WrappedConfig, wrap
 from support.chunk_modules import Flow, Regressor
 from train.test_training import Trained, run, success

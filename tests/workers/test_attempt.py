@@ -6,7 +6,7 @@ import pytest
 
 from hocket.core.data import Outcome, SuccessRule, TaskInfo, Trial
 from hocket.core.wire import END_JUDGED, END_SUCCESS, END_TERMINATED, END_TRUNCATED
-from hocket.workers.env.attempt import Attempt
+from hocket.workers.env.attempt import Attempt, outcome_of
 
 TRIAL = Trial(suite="toy", task="count", seed=0)
 
@@ -28,7 +28,7 @@ def test_first_success_ends_the_episode_as_terminated() -> None:
     tried = attempt("first")
     assert judge(tried, {"success": False}) == 0
     assert judge(tried, {"success": True}) == END_TERMINATED | END_JUDGED | END_SUCCESS
-    assert tried.outcome is Outcome.SUCCESS
+    assert outcome_of(tried.ends) is Outcome.SUCCESS
 
 
 def test_any_success_counts_and_does_not_end_the_episode() -> None:
@@ -41,23 +41,23 @@ def test_any_success_counts_and_does_not_end_the_episode() -> None:
 def test_final_rule_looks_at_the_last_step_only() -> None:
     tried = attempt("final")
     judge(tried, {"success": True}, {"success": False}, last=True)
-    assert tried.outcome is Outcome.FAILURE
+    assert outcome_of(tried.ends) is Outcome.FAILURE
     tried = attempt("final")
     judge(tried, {"success": False}, {"success": True}, last=True)
-    assert tried.outcome is Outcome.SUCCESS
+    assert outcome_of(tried.ends) is Outcome.SUCCESS
 
 
 def test_final_rule_needs_the_last_step_to_say_so() -> None:
     tried = attempt("final")
     judge(tried, {"success": True}, {}, last=True)
-    assert tried.outcome is Outcome.FAILURE
+    assert outcome_of(tried.ends) is Outcome.FAILURE
 
 
 @pytest.mark.parametrize("rule", ["first", "any", "final"])
 def test_env_that_never_tells_success_is_finished_and_not_judged(rule: SuccessRule) -> None:
     tried = attempt(rule)
     assert judge(tried, {}, {}, last=True) == END_TERMINATED
-    assert tried.outcome is Outcome.FINISHED
+    assert outcome_of(tried.ends) is Outcome.FINISHED
 
 
 def test_limit_truncates_exactly_there() -> None:

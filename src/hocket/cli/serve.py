@@ -15,7 +15,7 @@ from tyro.conf import arg
 from hocket.cli.flags.parse import parse_with_policy
 from hocket.cli.flags.values import Bytes, Name
 from hocket.errors import ConfigError, UsageError
-from hocket.system.exposure import load_tls
+from hocket.system.exposure import check_exposure, load_tls, serve_until_signal
 
 if TYPE_CHECKING:
     from hocket.serve.backend import Backend
@@ -82,19 +82,19 @@ def run(arguments: Sequence[str]) -> int:
     flags = parsed.flags
     from hocket import cli
     from hocket.serve.metrics import Metrics
-    from hocket.serve.server import (
-        ServeOptions,
-        check_exposure,
-        load_keys,
-        serve_until_signal,
-    )
+    from hocket.serve.server import PolicyServer, ServeOptions, load_keys
 
     logging.basicConfig(format="hocket: %(message)s", level=logging.INFO)
     if not 0 <= flags.port <= _LAST_PORT:
         raise ConfigError(f"port is {flags.port}; it must be between 0 and {_LAST_PORT}.")
     keys = load_keys(flags.key_file)
     if flags.socket is None:
-        check_exposure(flags.host, keys, insecure=flags.insecure)
+        check_exposure(
+            flags.host,
+            is_guarded=bool(keys) or flags.insecure,
+            advice="Give a --key-file (or HOCKET_API_KEY), or say --insecure to serve anyone who "
+            "can connect.",
+        )
     listening = ServeOptions(
         host=flags.host,
         port=flags.port,
@@ -115,7 +115,8 @@ def run(arguments: Sequence[str]) -> int:
         sys.stderr.flush()
 
     try:
-        asyncio.run(serve_until_signal(backend, listening, metrics, say_ready))
+        server = PolicyServer(backend, listening, metrics)
+        asyncio.run(serve_until_signal(server, say_ready))
     except OSError as exc:
         address = flags.socket or f"{flags.host}:{flags.port}"
         raise UsageError(f"The server cannot listen on {address}: {exc.strerror or exc}") from exc

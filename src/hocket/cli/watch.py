@@ -42,13 +42,11 @@ class Watch:
 def run(arguments: Sequence[str]) -> int:
     """Show until SIGTERM or Ctrl-C."""
     flags = parse(Watch, arguments, verb="watch")
-    import asyncio  # here, since verbs that make a run import this module
-
     from hocket import cli
-    from hocket.system.exposure import load_tls
-    from hocket.watch.guard import Admission, check_exposure, names_of, new_token, read_key
-    from hocket.watch.process import serve_until_signal
-    from hocket.watch.server import Watching
+    from hocket.system.exposure import check_exposure, load_tls
+    from hocket.watch.guard import new_token, read_key
+    from hocket.watch.process import serve
+    from hocket.watch.server import Watching, WatchServer
 
     if not flags.folder.is_dir():
         raise RunFolderError(
@@ -56,17 +54,20 @@ def run(arguments: Sequence[str]) -> int:
         )
     key = None if flags.key_file is None else read_key(flags.key_file)
     tls = load_tls(flags.tls_cert, flags.tls_key)
-    check_exposure(flags.host, key=key, has_tls=tls is not None)
-    scheme = "http" if tls is None else "https"
-    guard = Admission(token=key or new_token(), hosts=names_of(flags.host), scheme=scheme)
-    settings = Watching(guard=guard, host=flags.host, port=flags.port, tls=tls)
+    check_exposure(
+        flags.host,
+        is_guarded=key is not None or tls is not None,
+        advice="Give a --key-file or a --tls-cert; or stay on loopback, and come by ssh: ssh -L "
+        "PORT:localhost:PORT HOST",
+    )
+    settings = Watching(token=key or new_token(), host=flags.host, port=flags.port, tls=tls)
 
     def say(server: WatchServer) -> None:
         sys.stderr.write(f"Watch {flags.folder} at {server.address}\nCtrl-C ends the page alone.\n")
         sys.stderr.flush()
 
     try:
-        asyncio.run(serve_until_signal(flags.folder.absolute(), settings, say))
+        serve(WatchServer(flags.folder.absolute(), settings), say)
     except (OSError, OverflowError) as exc:  # the second for a port that is none
         why = getattr(exc, "strerror", None) or exc
         raise UsageError(f"The page cannot be served on {flags.host}:{flags.port}: {why}") from exc

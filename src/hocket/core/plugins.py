@@ -74,6 +74,11 @@ class Adapter:
     takes_argument: bool
     """False for a plain callable, which is called with its configuration alone."""
 
+    @property
+    def settings(self) -> list[str]:
+        """The names of what can be set."""
+        return [field.name for field in dataclasses.fields(self.config_class)]
+
 
 def builtin() -> Mapping[Kind, Mapping[str, Builtin]]:
     """The built-in adapters, by kind and name. Workers load hocket from a folder, where there is no
@@ -90,32 +95,35 @@ def names(kind: Kind) -> list[str]:
 
 def find(kind: Kind, name: str) -> Adapter:
     """The adapter that a name means. Its module is imported, the library behind it is not."""
-    found, argument, plain = _look_up(kind, name)
-    return _adapter(name, argument, found, plain=plain)
+    found, argument, is_own = _look_up(kind, name)
+    config_class = getattr(found, "Config", None)
+    if isinstance(config_class, type) and dataclasses.is_dataclass(config_class):
+        return Adapter(name, argument, found, config_class, takes_argument=True)
+    if not is_own:
+        raise ConfigError(f"{name!r} is an adapter without a Config dataclass.")
+    return Adapter(name, argument, found, _config_of(found), takes_argument=False)
 
 
 def load(kind: Kind, name: str) -> Callable[..., Any]:
     """What a name means as it stands in its module, for a kind that has no settings."""
-    found, _, _ = _look_up(kind, name)
+    return _look_up(kind, name)[0]
+
+
+def _look_up(kind: Kind, name: str) -> tuple[Callable[..., Any], str, bool]:
+    """What a name means, the argument after the name, and whether it is the user's own."""
+    head, argument = _split(name)
+    target = None
+    if head in builtin()[kind]:
+        found = _import(builtin()[kind][head].target)
+    elif head in _entry_points(kind).names:
+        found = _entry_points(kind)[head].load()
+    elif (target := modules.target_of(name)) is not None:
+        found, argument = modules.attribute(target), ""
+    else:
+        raise _unknown(kind, name, head)
     if not callable(found):
         raise UnknownNameError(f"{name!r} is a {type(found).__name__}, not a class or a function.")
-    loaded: Callable[..., Any] = found
-    return loaded
-
-
-def _look_up(kind: Kind, name: str) -> tuple[Any, str, bool]:
-    """The object that a name means, the argument after the name, and whether it is the user's."""
-    head, argument = _split(name)
-    own = builtin()[kind].get(head)
-    if own is not None:
-        return _import(own.target), argument, False
-    for point in _entry_points(kind):
-        if point.name == head:
-            return point.load(), argument, False
-    target = modules.target_of(name)
-    if target is not None:
-        return modules.attribute(target), "", True
-    raise _unknown(kind, name, head)
+    return found, argument, target is not None
 
 
 def is_plain(kind: Kind, name: str) -> bool:
@@ -144,19 +152,12 @@ def build(kind: Kind, name: str, config: Mapping[str, Any] | None = None) -> Any
     settings = configure(adapter, config or {})
     if adapter.takes_argument:
         return adapter.build(adapter.argument, settings)
-    values = {f.name: getattr(settings, f.name) for f in dataclasses.fields(settings)}
-    return adapter.build(**values)
+    return adapter.build(**{name: getattr(settings, name) for name in adapter.settings})
 
 
 def configure(adapter: Adapter, config: Mapping[str, Any]) -> Any:
     """The adapter's configuration object from plain values; unknown keys are errors."""
-    fields = {field.name: field for field in dataclasses.fields(adapter.config_class)}
-    unknown = sorted(set(config) - set(fields))
-    if unknown:
-        raise ConfigError(
-            f"{adapter.name!r} has no setting {unknown[0]!r}."
-            f"{did_you_mean(unknown[0], fields)} It has: {', '.join(fields) or 'none'}."
-        )
+    _refuse_unknown(repr(adapter.name), config, adapter.settings)
     values = {
         key: tuple(value) if isinstance(value, list) else value for key, value in config.items()
     }
@@ -170,25 +171,24 @@ def share_settings(
     kind: Kind, names: Sequence[str], config: Mapping[str, Any]
 ) -> dict[str, dict[str, Any]]:
     """The settings that each of these adapters has. One that none has, or a wrong value, raises."""
-    adapters = {name: find(kind, name) for name in names}
-    fields = {
-        name: [field.name for field in dataclasses.fields(adapter.config_class)]
-        for name, adapter in adapters.items()
-    }
-    known = sorted({key for keys in fields.values() for key in keys})
+    adapters = [find(kind, name) for name in names]
+    known = sorted({key for adapter in adapters for key in adapter.settings})
+    _refuse_unknown(" and ".join(map(repr, names)), config, known)
+    shares = {}
+    for adapter in adapters:
+        share = {key: value for key, value in config.items() if key in adapter.settings}
+        configure(adapter, share)
+        shares[adapter.name] = share
+    return shares
+
+
+def _refuse_unknown(who: str, config: Mapping[str, Any], known: Sequence[str]) -> None:
     for key in config:
         if key not in known:
             raise ConfigError(
-                f"{' and '.join(map(repr, names))} has no setting {key!r}."
-                f"{did_you_mean(key, known)} Known: {', '.join(known) or 'none'}."
+                f"{who} has no setting {key!r}.{did_you_mean(key, known)} Known: "
+                f"{', '.join(known) or 'none'}."
             )
-    shares = {
-        name: {key: value for key, value in config.items() if key in keys}
-        for name, keys in fields.items()
-    }
-    for name, adapter in adapters.items():
-        configure(adapter, shares[name])
-    return shares
 
 
 def require_extra(
@@ -278,18 +278,7 @@ def _unknown(kind: Kind, name: str, head: str) -> UnknownNameError:
     )
 
 
-def _adapter(name: str, argument: str, found: Any, *, plain: bool = False) -> Adapter:
-    if not callable(found):
-        raise UnknownNameError(f"{name!r} is a {type(found).__name__}, not a class or a function.")
-    config_class = getattr(found, "Config", None)
-    if isinstance(config_class, type) and dataclasses.is_dataclass(config_class):
-        return Adapter(name, argument, found, config_class, takes_argument=True)
-    if not plain:
-        raise ConfigError(f"{name!r} is an adapter without a Config dataclass.")
-    return Adapter(name, argument, found, _config_of(name, found), takes_argument=False)
-
-
-def _config_of(name: str, found: Callable[..., Any]) -> type[Any]:
+def _config_of(found: Callable[..., Any]) -> type[Any]:
     """A dataclass of a plain callable's parameters, so that they become flags like any others."""
     try:
         parameters = inspect.signature(found).parameters.values()

@@ -2,7 +2,8 @@
 
 A message is a NamedTuple. It is packed as a msgpack array, behind its number in `MESSAGES`; nothing
 is ever pickled. A frame is four bytes of length (little-endian) and then the packed message. Lanes
-are counted from 0 in each worker here, not over the whole fleet; lists run in parallel.
+are counted from 0 in each worker here, not over the whole fleet; lists run in parallel. There is no
+number of a version: wherever a worker is, it runs the code of the process that has it started.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from hocket.core.data import Array
 from hocket.errors import SecondResetError, WireError
 
 MAX_FRAME = 1 << 30
-"""Most bytes of a message. Chosen by hand, far above any observation: a stream that claims more is
-taken for somebody else's."""
+"""Most bytes of a message, far above any observation: a stream that claims more is taken for
+somebody else's."""
 MAX_PIECE = 1 << 18
 """Most bytes of a file in one message: an observation never waits for more than that."""
 _KEPT = 1 << 23
-"""Most bytes of memory that are kept for the messages to come. Chosen by hand: a dozen pictures."""
+"""Most bytes of memory that are kept for the messages to come: a dozen pictures."""
 _LENGTH = struct.Struct("<I")
 TWICE = "twice"
 """In what is asked of an attempt: reset it twice, and tell whether both starts are the same."""

@@ -24,9 +24,9 @@ HANDED = struct.Struct(">qQ")
 number, and the count of bytes."""
 GIVES = "HOCKET_GIVES"
 """The environment variable with the file descriptor on which a site gives data to its starter."""
-_END_S = 15.0
+END_S = 15.0
 """Seconds for a site to end by itself once it is told."""
-_RESTARTS = 3
+RESTARTS = 3
 """Times that a site which was killed is started again, for each site that is asked for."""
 _LOST = 255
 """ssh's code where the connection could not be made, or broke."""
@@ -64,7 +64,7 @@ class Outlet:
             self._file.close()
 
 
-class SiteProcess:
+class SiteProcess(Child):
     """The command of one site. It ends with its standard input."""
 
     def __init__(
@@ -75,7 +75,7 @@ class SiteProcess:
         mine, theirs = os.pipe() if gives else (-1, -1)
         self._given = mine
         try:
-            self._child = Child(
+            super().__init__(
                 words,
                 stdin=subprocess.PIPE,
                 pass_fds=[theirs] if gives else [],
@@ -85,23 +85,11 @@ class SiteProcess:
         finally:
             if gives:
                 os.close(theirs)
-        self._child.tell(f"{credentials}\n".encode())
-
-    @property
-    def pid(self) -> int:
-        return self._child.pid
-
-    def code(self) -> int | None:
-        """Its exit code; None while it lives."""
-        return self._child.code()
-
-    def account(self) -> str:
-        """How it ended, in words."""
-        return self._child.ending()
+        self.tell(f"{credentials}\n".encode())
 
     def hand(self, version: int, data: bytes | memoryview) -> None:
         """Give it weights, beside its connection."""
-        self._child.tell(HANDED.pack(version, len(data)), data)
+        self.tell(HANDED.pack(version, len(data)), data)
 
     def given(self) -> Iterator[tuple[int, bytes]]:
         """What the site gives, each with its number, until it ends. For a thread of its own."""
@@ -110,13 +98,6 @@ class SiteProcess:
                 number, size = HANDED.unpack(head)
                 if len(data := file.read(size)) == size:
                     yield number, data
-
-    def hang_up(self) -> None:
-        self._child.hang_up()
-
-    def close(self) -> None:
-        """Tell it to end, wait for that, and end it by force where it does not."""
-        self._child.end(_END_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +161,7 @@ class CommandLauncher:
     def __init__(self, places: Sequence[Here | BehindSsh]) -> None:
         self.outlives = not places
         self._places = places
-        self._restarts = _RESTARTS * len(places)
+        self._restarts = RESTARTS * len(places)
         self._named = 0
         self._port = 0
         self._credentials = ""
@@ -202,8 +183,8 @@ class CommandLauncher:
             if code is None:
                 continue
             del self._sites[index]
-            told.append((site.name, site.account()))
-            site.close()
+            told.append((site.name, site.ending()))
+            site.end(END_S)
             if (code < 0 or code == _LOST) and self._restarts > 0:
                 self._restarts -= 1
                 self._start(index)
@@ -217,7 +198,7 @@ class CommandLauncher:
         for site in ending.values():
             site.hang_up()
         for site in ending.values():
-            site.close()
+            site.end(END_S)
 
     def _start(self, index: int) -> None:
         self._named += 1

@@ -26,7 +26,7 @@ from hocket.core.events import (
 from hocket.errors import EnvError, HocketError, SpecMismatchError, UsageError, WireError, from_name
 from hocket.machines import protocol
 from hocket.machines.intake import Intake, Post
-from hocket.machines.leasing.lease import Lease, LeaseConfig, LeaseId
+from hocket.machines.leasing.lease import Lease, LeaseId
 from hocket.machines.leasing.leases import LeaseBook
 from hocket.machines.receipts import INBOXES
 from hocket.machines.roster import Entry, Roster
@@ -65,11 +65,7 @@ class Driver:
         self._intake = Intake(work, self._emit, post)
         self._files = self._intake.files
         self._book = LeaseBook(
-            LeaseConfig(
-                lease_s=config.lease_s,
-                retries=work.config.retries,
-                in_order=work.in_order,
-            )
+            lease_s=config.lease_s, retries=work.config.retries, in_order=work.in_order
         )
         done = {episode.trial.id: episode.attempt for episode in work.done}
         self._book.add(self._trials, work.keeping.numbers, done)

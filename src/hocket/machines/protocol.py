@@ -7,7 +7,7 @@ and the number of the attempt. Times are seconds of the site's engine.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Union, get_args
 
 import msgpack
@@ -261,6 +261,21 @@ def parts(data: bytes) -> Iterator[tuple[bytes, bool]]:
 def pack(messages: Sequence[Message]) -> bytes:
     packed: bytes = msgpack.packb([(_CODES[type(message)], *message) for message in messages])
     return packed
+
+
+def packs(messages: Iterable[Message]) -> Iterator[bytes]:
+    """The messages, in order, packed in lots of which each is short enough to be sent at once."""
+    lot: list[Message] = []
+    size = 0
+    for message in messages:
+        lot.append(message)
+        if isinstance(message, (FilePiece, CollectedPart, Weights)):
+            size += len(message.data)
+        if size >= PART:
+            yield pack(lot)
+            lot, size = [], 0
+    if lot:
+        yield pack(lot)
 
 
 def unpack(data: bytes) -> list[Message]:

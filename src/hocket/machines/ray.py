@@ -20,7 +20,7 @@ import numpy as np
 import yaml
 
 from hocket.errors import ConfigError, MissingExtraError, UsageError
-from hocket.machines.commands import SiteProcess
+from hocket.machines.commands import END_S, RESTARTS, SiteProcess
 from hocket.machines.server import FetchError
 from hocket.runs.sites import MachinesConfig
 
@@ -32,8 +32,6 @@ _LOOK_S = 2.0
 """Seconds between two looks at what else the cluster can place."""
 _GIVEN_S = 30.0
 """Seconds for what a site has announced to come out of its pipe."""
-_RESTARTS = 3
-"""Times that a site which has ended is placed anew, for each site that is asked for."""
 
 
 class SiteActor:
@@ -54,9 +52,9 @@ class SiteActor:
         try:
             while site.code() is None:
                 time.sleep(0.1)
-            return site.account()
+            return site.ending()
         finally:
-            site.close()
+            site.end(END_S)
 
     def _take(self, site: SiteProcess) -> None:
         for number, data in site.given():
@@ -97,7 +95,7 @@ class RayLauncher:
         self._is_told = False
         """True once it was said that no node is large enough."""
         self._named = 0
-        self._restarts = _RESTARTS
+        self._restarts = RESTARTS
         self._url = ""
         self._credentials = ""
         self._sites: list[_Placed] = []
@@ -193,28 +191,23 @@ class RayLauncher:
             self._ray.kill(site.actor)
 
     def _fill(self) -> None:
-        """Place what is missing: the number that was asked for, or what there is room for."""
+        """Place what is missing: the number that was asked for, once, or what there is room for.
+        Other work on the nodes is not counted: a site then waits for its place."""
         self._looked = time.monotonic()
-        room = self._count - len(self._sites) if self._count is not None else self._room()
-        if self._count is not None and self._named >= self._count:
-            return
+        if self._count is not None:
+            room = self._count - self._named
+        else:
+            room = self._places() - len(self._sites)
         for _ in range(room):
-            self._restarts += _RESTARTS
+            self._restarts += RESTARTS
             self._place()
-
-    def _room(self) -> int:
-        """How many more sites all nodes could have. Other work on the nodes is not counted: a site
-        then waits for its place."""
-        return max(0, self._places() - len(self._sites))
 
     def _places(self) -> int:
         """How many sites the nodes of the cluster could have, if they ran nothing else."""
-        wanted = self._wanted()
+        wanted = self._wanted().items()
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
-        if not wanted:
-            return len(nodes)
         return sum(
-            min(int(node.get(name, 0) // amount) for name, amount in wanted.items())
+            min((int(node.get(name, 0) // amount) for name, amount in wanted), default=1)
             for node in nodes
         )
 
@@ -231,16 +224,17 @@ class RayLauncher:
             f"--site.cpus, --site.gpus or --site.memory, or add a node."
         )
 
-    def _needs(self) -> dict[str, Any]:
-        site = self._config.site
-        needs: dict[str, Any] = {"num_cpus": site.cpus, "num_gpus": site.gpus}
-        return {**needs, "memory": site.memory} if site.memory else needs
-
     def _place(self) -> None:
         self._named += 1
         name = f"ray-{self._named}"
+        site = self._config.site
         remote = self._ray.remote(SiteActor).options(
-            **self._needs(), max_restarts=0, max_concurrency=4, scheduling_strategy="SPREAD"
+            num_cpus=site.cpus,
+            num_gpus=site.gpus,
+            memory=site.memory or None,
+            max_restarts=0,
+            max_concurrency=4,
+            scheduling_strategy="SPREAD",
         )
         actor = remote.remote()
         ending = actor.run.remote(self._url, self._credentials, name)

@@ -103,8 +103,8 @@ class Roster:
             raise WireError("A site has an identifier that no site has.")
         if (hello.protocol, hello.version) != (protocol.PROTOCOL, hocket.__version__):
             return protocol.Refused(
-                f"The driver runs hocket {hocket.__version__}, this site {hello.version}. Install "
-                f"the same version at every site."
+                f"The driver runs hocket {hocket.__version__} (protocol {protocol.PROTOCOL}), this "
+                f"site {hello.version} (protocol {hello.protocol}). Install the same at every site."
             )
         entry = self._entries.get(hello.site)
         if entry is None:

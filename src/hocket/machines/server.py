@@ -13,7 +13,7 @@ import hmac
 import socket
 import ssl
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 from websockets.asyncio.server import ServerConnection, serve
@@ -101,8 +101,8 @@ class Connection:
                 await self._has_some.wait()
                 self._has_some.clear()
                 messages, self._waiting = self._waiting, []
-                for lot in _lots(messages):
-                    await self._socket.send(protocol.pack(lot))
+                for data in protocol.packs(messages):
+                    await self._socket.send(data)
             await self._socket.close()
 
     def drain(self) -> None:
@@ -113,18 +113,6 @@ class Connection:
     def cut(self) -> None:
         """Break it off, with what is unsent."""
         self._socket.transport.abort()
-
-
-def _lots(messages: Sequence[protocol.Message]) -> Iterator[list[protocol.Message]]:
-    """The messages, in order, in lots of which each is short enough to be sent at once."""
-    lot: list[protocol.Message] = []
-    for message in messages:
-        lot.append(message)
-        if isinstance(message, protocol.Weights):
-            yield lot
-            lot = []
-    if lot:
-        yield lot
 
 
 class Server:

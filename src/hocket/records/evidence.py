@@ -23,15 +23,15 @@ from hocket.core.events import AttemptFailed, Event
 from hocket.errors import HocketError, RunFolderError
 from hocket.records.folder import RunFolder
 from hocket.records.ledger.view import LedgerView
-from hocket.records.step_rows import read_steps
+from hocket.records.step_rows import parse_steps
 from hocket.system.durable import TEMPORARY
 from hocket.workers.sinks.encoder import finish_draft, frames_in
-from hocket.workers.sinks.error_steps import FILE as STEPS
-from hocket.workers.sinks.error_steps import join_portions, load_error_steps, save_error_steps
 from hocket.workers.sinks.spill import is_spill, read_spill
 from hocket.workers.sinks.states import FILE as STATES
 from hocket.workers.sinks.states import ROWS_FILE as STATES_ROWS
 from hocket.workers.sinks.states import load_states, save_states
+from hocket.workers.sinks.steps import ERROR_FILE as STEPS
+from hocket.workers.sinks.steps import join_portions, load_error_steps, save_error_steps
 
 KILLED = "The run was killed while this attempt ran."
 
@@ -116,7 +116,7 @@ def _is_readable(path: Path) -> bool:
             load_states(path)
             path.replace(path.with_name(STATES))
         elif path.suffix == ROWS:
-            save_error_steps(path.with_name(STEPS), *read_steps(path))
+            save_error_steps(path.with_name(STEPS), *parse_steps(path.read_bytes()))
         elif path.suffix == TEMPORARY:
             finish_draft(path)
         else:
@@ -173,7 +173,7 @@ class EvidencePlan:
 
 
 class Salvage:
-    """Keeps what can be read of the attempts that a killed run lost, up to so many in all."""
+    """Keeps what can be read of the attempts that a killed run lost, `most` in all."""
 
     def __init__(self, ledger: LedgerView, most: int) -> None:
         self._most = most

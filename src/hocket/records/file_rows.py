@@ -11,19 +11,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
+
+import pyarrow as pa
 
 from hocket.core.data import Episode, Trial
 from hocket.core.events import Event
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from hocket.errors import RunFolderError
+from hocket.records.parquet import write_segment
 
 ROOM = 256 << 20
-"""Most bytes of files that are kept in memory. Chosen by hand: what a driver takes in seconds."""
-FILES_GROUP = 1 << 20
-"""Bytes of a row group whose cells hold files: so much is read to have one of them. Chosen by
-hand."""
+"""Most bytes of files that are kept in memory: what a driver takes in seconds."""
 
 T = TypeVar("T")
 
@@ -42,6 +40,7 @@ class FileRows(ABC, Generic[T]):
 
     table: ClassVar[str]
     consumes: ClassVar[str]
+    schema: ClassVar[pa.Schema]
     portion: ClassVar[int]
     """Bytes of files that become columns, and a row group, at once."""
 
@@ -56,19 +55,12 @@ class FileRows(ABC, Generic[T]):
         """Bytes of these that are written; the ledger's thread counts them."""
 
     @abstractmethod
-    def schema(self) -> pa.Schema: ...
-
-    @abstractmethod
     def parse(self, data: bytes) -> T:
         """What a file holds; ValueError where it is none."""
 
     @abstractmethod
     def size(self, file: T) -> int:
         """Bytes that it takes in memory."""
-
-    @abstractmethod
-    def read(self, path: Path) -> T:
-        """What the file at a path holds; RunFolderError where it is none."""
 
     @abstractmethod
     def columns(self, some: Sequence[tuple[Episode, T]]) -> pa.Table:
@@ -101,10 +93,8 @@ class FileRows(ABC, Generic[T]):
     # -- for the ledger's thread ---------------------------------------------------------------
 
     def write(self, path: Path, taken: Sequence[EpisodeFile[T]]) -> int:
-        from hocket.records.parquet import write_segment
-
         try:
-            return write_segment(path, self.schema(), self._tables(taken))
+            return write_segment(path, self.schema, self._tables(taken))
         finally:
             self._gone += sum(self.size(one.file) for one in taken if one.file is not None)
 
@@ -127,4 +117,12 @@ class FileRows(ABC, Generic[T]):
             return [taken.file]
         # An episode that ended as an ERROR has no file.
         names = [name for name in taken.episode.files if name.rpartition("/")[2] == self.consumes]
-        return [self.read(self._folder / name) for name in names]
+        return [self._read(self._folder / name) for name in names]
+
+    def _read(self, path: Path) -> T:
+        try:
+            return self.parse(path.read_bytes())
+        except (OSError, ValueError) as exc:
+            raise RunFolderError(
+                f"The {self.table} in {str(path)!r} cannot be read: {exc}"
+            ) from exc

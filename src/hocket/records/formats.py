@@ -34,6 +34,11 @@ RUN = FormatNumber(
     "Run it again, or use the hocket that made it: `about` in its run.yaml names the version. To "
     "begin a new run with its settings, copy its run.yaml without `about`.",
 )
+REPORT = FormatNumber(
+    "a report",
+    1,
+    "Make it again from its run (hocket report RUN), or use the hocket that it names.",
+)
 CARD = FormatNumber(
     "a card", 2, "Make it again from its run (hocket card RUN), or use the hocket that it names."
 )

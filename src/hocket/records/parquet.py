@@ -23,13 +23,14 @@ import xxhash
 
 from hocket.core.data import Trial
 from hocket.errors import DamagedSegmentError, RunFolderError
-from hocket.records.file_rows import FILES_GROUP
 from hocket.records.folder import FolderLike, RunFolder
 from hocket.records.ledger.view import LedgerView, Segment
 from hocket.system.durable import drafted
 
 _ROW_GROUP = 64 * 1024
 """Most rows of a row group."""
+FILES_GROUP = 1 << 20
+"""Bytes of a row group whose cells hold files: as many are read to have one of them."""
 _BATCH = 16 * 1024
 """Rows that `read_table` has in memory at a time."""
 _COMPRESSION = "zstd"
@@ -109,7 +110,7 @@ def load_table(
     schema: pa.Schema,
     trials: Collection[Trial] | None = None,
 ) -> pa.Table:
-    """The rows of the episodes that count, all or those of these trials; each episode's lie
+    """The rows of the episodes that count, of all trials or of these alone; each episode's lie
     together and in order. The run may still go on."""
     filters = None
     if trials is not None:
@@ -221,7 +222,7 @@ def _refuse_damaged(root: Path, segment: Segment) -> None:
 
 @contextlib.contextmanager
 def _translated(root: Path, segments: Sequence[Segment]) -> Iterator[None]:
-    """Turns Arrow's complaints about a file into words."""
+    """Raise Arrow's complaints about a file as ours."""
     try:
         yield
     except FileNotFoundError:
@@ -246,7 +247,7 @@ def _has_files(schema: pa.Schema) -> bool:
 
 @contextlib.contextmanager
 def _writer(path: Path, schema: pa.Schema) -> Iterator[pq.ParquetWriter]:
-    """Writes a file that is there, durable, when all went well."""
+    """Write a file, which is there and durable once all went well."""
     text = [name for name in _TEXT if name in schema.names]
     # The first bytes of numbers that follow each other are alike: side by side they take little.
     numbers = [f"{each.name}.list.element" for each in schema if pa.types.is_list(each.type)]

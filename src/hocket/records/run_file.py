@@ -18,6 +18,7 @@ import yaml
 
 from hocket.errors import ConfigError, RunFolderError
 from hocket.records import formats
+from hocket.system.durable import drafted
 
 RUN_FILE = "run.yaml"
 _Dumper, _Loader = (
@@ -31,10 +32,8 @@ def save_run(folder: Path, config: Mapping[str, Any], *, about: Mapping[str, Any
     path = folder / RUN_FILE
     folder.mkdir(parents=True, exist_ok=True)
     plain = {**config, "about": {"format": formats.RUN.number, **about}}
-    text = yaml.dump(plain, Dumper=_Dumper, sort_keys=False, width=100)
-    part = path.with_suffix(".part")
-    part.write_text(text)
-    part.replace(path)
+    with drafted(path, is_durable=False) as draft:
+        draft.write_text(yaml.dump(plain, Dumper=_Dumper, sort_keys=False, width=100))
     return path
 
 

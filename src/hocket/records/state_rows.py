@@ -8,18 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import pyarrow as pa
 
 from hocket.core.data import Array, Episode
 from hocket.errors import RunFolderError
-from hocket.records.file_rows import FILES_GROUP, FileRows
+from hocket.records.file_rows import FileRows
 from hocket.records.folder import FolderLike, RunFolder
+from hocket.records.parquet import FILES_GROUP, Place, find_rows, read_cell
 from hocket.workers.sinks.states import FILE, ROWS_FILE, load_states, parse_states
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from hocket.records.parquet import Place
 
 TABLE = "states"
 
@@ -29,12 +26,8 @@ class StateRows(FileRows[bytes]):
 
     table = TABLE
     consumes = ROWS_FILE
+    schema = pa.schema([("trial", pa.string()), ("attempt", pa.int32()), (TABLE, pa.binary())])
     portion = FILES_GROUP
-
-    def schema(self) -> pa.Schema:
-        import pyarrow as pa
-
-        return pa.schema([("trial", pa.string()), ("attempt", pa.int32()), (TABLE, pa.binary())])
 
     def parse(self, data: bytes) -> bytes:
         return data
@@ -42,21 +35,13 @@ class StateRows(FileRows[bytes]):
     def size(self, file: bytes) -> int:
         return len(file)
 
-    def read(self, path: Path) -> bytes:
-        try:
-            return path.read_bytes()
-        except OSError as exc:
-            raise RunFolderError(f"The states in {str(path)!r} cannot be read: {exc}") from exc
-
     def columns(self, some: Sequence[tuple[Episode, bytes]]) -> pa.Table:
-        import pyarrow as pa
-
         columns = [
             [episode.trial.id for episode, _ in some],
             [episode.attempt for episode, _ in some],
             [data for _, data in some],
         ]
-        return pa.table(columns, schema=self.schema())
+        return pa.table(columns, schema=self.schema)
 
 
 class KeptStates:
@@ -88,14 +73,10 @@ class KeptStates:
 
     def _find(self) -> dict[str, Place]:
         if self._places is None:
-            from hocket.records.parquet import find_rows
-
             self._places = find_rows(self._folder, TABLE) if self._folder.ledger.exists() else {}
         return self._places
 
     def _read(self, episode: Episode) -> bytes | None:
-        from hocket.records.parquet import read_cell
-
         while (place := self._find().get(episode.trial.id)) is not None:
             try:
                 data: bytes = read_cell(self._folder, place, TABLE)

@@ -10,23 +10,37 @@ import io
 import json
 from collections.abc import Collection, Sequence
 from functools import lru_cache
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from hocket.core.data import Array, Episode, Trial
-from hocket.errors import RunFolderError
 from hocket.records.file_rows import FileRows
 from hocket.records.folder import FolderLike
+from hocket.records.parquet import load_table
 from hocket.workers.sinks.steps import FILE, NOT_SAID, is_row
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
+SCHEMA = pa.schema(
+    [
+        ("trial", pa.string()),
+        ("attempt", pa.int32()),
+        ("step", pa.int32()),
+        ("chunk", pa.int32()),
+        ("age", pa.int32()),  # steps since its chunk's observation was taken
+        ("reward", pa.float64()),
+        ("terminated", pa.bool_()),
+        ("truncated", pa.bool_()),
+        ("success", pa.bool_()),  # null where the env did not say
+        ("action", pa.list_(pa.float64())),
+        ("state", pa.list_(pa.float64())),  # after the step; null where none was taken
+        ("prompt", pa.string()),
+        ("layout", pa.string()),  # JSON: the arrays that lie in `state`, in order
+    ]
+)
+"""The columns of the table `steps`. Step 0 is the reset: no action, chunk -1, reward 0."""
 _REMEMBERED = 4096
-"""Headers and texts that are remembered: episodes differ in their lengths and prompts. Chosen by
-hand."""
+"""Headers and texts that are remembered: episodes differ in their lengths and prompts."""
 _HEADER = 10
 """Bytes before the header of an array in `.npy` format; the last two are its size."""
 
@@ -47,14 +61,6 @@ def parse_steps(data: bytes) -> StepFile:
         raise ValueError("its arrays are not those of steps")
     _texts_of(said.tobytes())
     return StepFile(rows, said)
-
-
-def read_steps(path: Path) -> StepFile:
-    """What the file at a path holds; RunFolderError where it is none."""
-    try:
-        return parse_steps(path.read_bytes())
-    except (OSError, ValueError) as exc:
-        raise RunFolderError(f"The steps in {str(path)!r} cannot be read: {exc}") from exc
 
 
 def _array_at(data: bytes, begin: int) -> tuple[Array, int]:
@@ -98,11 +104,9 @@ class StepRows(FileRows[StepFile]):
 
     table = "steps"
     consumes = FILE
+    schema = SCHEMA
     portion = 8 << 20
-    """Chosen by hand: of 64 MB, which no cache holds, each byte took three times as long."""
-
-    def schema(self) -> pa.Schema:
-        return schema()
+    """Of 64 MB, which no cache holds, each byte took three times as long."""
 
     def parse(self, data: bytes) -> StepFile:
         return parse_steps(data)
@@ -110,13 +114,8 @@ class StepRows(FileRows[StepFile]):
     def size(self, file: StepFile) -> int:
         return file.rows.nbytes + file.said.nbytes
 
-    def read(self, path: Path) -> StepFile:
-        return read_steps(path)
-
     def columns(self, some: Sequence[tuple[Episode, StepFile]]) -> pa.Table:
         """The rows of several episodes, those with the same fields together."""
-        import pyarrow as pa
-
         alike: dict[Any, list[tuple[Episode, StepFile]]] = {}
         for episode, file in some:
             alike.setdefault(file.rows.dtype, []).append((episode, file))
@@ -124,8 +123,6 @@ class StepRows(FileRows[StepFile]):
 
 
 def _alike(dtype: np.dtype[Any], some: Sequence[tuple[Episode, StepFile]]) -> pa.Table:
-    import pyarrow as pa
-
     rows: Array = np.frombuffer(b"".join([file.rows.data for _, file in some]), dtype)
     sizes = [len(file.rows) for _, file in some]
     spread = np.repeat(np.arange(len(some)), sizes)
@@ -141,44 +138,17 @@ def _alike(dtype: np.dtype[Any], some: Sequence[tuple[Episode, StepFile]]) -> pa
     columns["state"] = _lists(rows["state"], rows["has_state"])
     columns["prompt"] = pa.array([prompt for prompt, _ in texts], pa.string()).take(spread)
     columns["layout"] = pa.array([layout for _, layout in texts], pa.string()).take(spread)
-    return pa.table(columns, schema=schema())
+    return pa.table(columns, schema=SCHEMA)
 
 
 def _lists(values: Array, is_there: Array) -> pa.ListArray:
     """One list for each row, null where nothing is there."""
-    import pyarrow as pa
-
     sizes = np.where(is_there, values.shape[1], 0)
     offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
     flat = np.ascontiguousarray(values[is_there]).reshape(-1)
     return pa.ListArray.from_arrays(offsets, pa.array(flat), mask=pa.array(~is_there))
 
 
-def schema() -> pa.Schema:
-    """The columns of the table `steps`. Step 0 is the reset: no action, chunk -1, reward 0."""
-    import pyarrow as pa
-
-    return pa.schema(
-        [
-            ("trial", pa.string()),
-            ("attempt", pa.int32()),
-            ("step", pa.int32()),
-            ("chunk", pa.int32()),
-            ("age", pa.int32()),  # steps since its chunk's observation was taken
-            ("reward", pa.float64()),
-            ("terminated", pa.bool_()),
-            ("truncated", pa.bool_()),
-            ("success", pa.bool_()),  # null where the env did not say
-            ("action", pa.list_(pa.float64())),
-            ("state", pa.list_(pa.float64())),  # after the step; null where none was taken
-            ("prompt", pa.string()),
-            ("layout", pa.string()),  # JSON: the arrays that lie in `state`, in order
-        ]
-    )
-
-
 def load_steps(folder: FolderLike, trials: Collection[Trial] | None = None) -> pa.Table:
     """The steps of all episodes that count, or of these trials alone."""
-    from hocket.records.parquet import load_table
-
-    return load_table(folder, "steps", schema(), trials)
+    return load_table(folder, StepRows.table, SCHEMA, trials)

@@ -16,12 +16,12 @@ from hocket.records.folder import RunFolder
 from hocket.records.ledger.view import LedgerView
 from hocket.records.step_rows import load_steps
 from hocket.results import stats
-from hocket.results.comparing.compare import RunComparison, bounds_text, compare_runs, signed
+from hocket.results.comparing.compare import RunComparison, compare_runs, difference_cells
 from hocket.results.comparing.side import Side
 from hocket.results.motion import Motion, motion_of
 from hocket.results.report import Report
 from hocket.results.scores import Score
-from hocket.results.tables import UNDEFINED, ResultTable, TableRow, number, percent, percent_range
+from hocket.results.tables import ResultTable, TableRow, interval_text, number, percent
 from hocket.system.durable import write_atomic
 
 _MOTION = ("age\n(steps)", "jump", "within\nchunks", "jerk", "robot s")
@@ -161,9 +161,13 @@ class ArmTable:
         rows = []
         for arm in arms:
             assert arm.report is not None
-            cells = (*_score_cells(arm.report.overall), *_difference_cells(arm.found) * has_base)
-            moving = _motion_cells(arm) * moved
-            rows.append(TableRow(name=arm.name, cells=(*cells, *moving)))
+            cells = _score_cells(arm.report.overall)
+            if arm.found is not None:
+                found = arm.found.comparison
+                cells += difference_cells(found.overall, percents=found.of == "success")
+            elif has_base:
+                cells += ("", "", "")
+            rows.append(TableRow(name=arm.name, cells=cells + _motion_cells(arm) * moved))
         return ResultTable(columns=tuple(columns), rows=tuple(rows), footer=self.sentence)
 
     def to_json(self) -> dict[str, Any]:
@@ -177,7 +181,7 @@ class ArmTable:
 
     def save(self, folder: Path) -> None:
         """Write `jobs.json` and `jobs.html` into the folder that holds the runs' folders."""
-        from hocket.results.page.jobs_page import jobs_page
+        from hocket.results.page.compare_page import jobs_page
 
         folder.mkdir(parents=True, exist_ok=True)
         write_atomic(folder / "jobs.json", json.dumps(self.to_json(), indent=2).encode())
@@ -223,24 +227,9 @@ def _motion(folder: Path) -> Motion | None:
 def _score_cells(score: Score) -> tuple[str, ...]:
     is_return = score.success.n == 0 and score.finished > 0
     interval = score.returns.interval if is_return else score.success.interval
-    shown = UNDEFINED
-    if interval is not None and is_return:
-        shown = f"[{number(interval.low)}, {number(interval.high)}]"
-    elif interval is not None:
-        shown = percent_range(interval.low, interval.high)
+    shown = interval_text(interval, percents=not is_return)
     value = number(score.returns.value) if is_return else percent(score.rate)
     return (f"{score.success.n or score.n:,}", value, shown, f"{score.errors:,}")
-
-
-def _difference_cells(found: RunComparison | None) -> tuple[str, ...]:
-    if found is None:
-        return ("", "", "")
-    overall, is_rate = found.comparison.overall, found.comparison.of == "success"
-    return (
-        signed(overall.value, percents=is_rate),
-        bounds_text(overall, percents=is_rate),
-        UNDEFINED if overall.p_value is None else f"{overall.p_value:.2g}",
-    )
 
 
 def _motion_cells(arm: Arm) -> tuple[str, ...]:

@@ -7,20 +7,18 @@ Names in a card are data. They are shown and compared; nothing is ever imported 
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hocket.core.data import Episode, Exactness, Outcome, RowChecks, Trial
+from hocket.core.data import Episode, Outcome, Trial
 from hocket.errors import RunFolderError
 from hocket.records import formats
 from hocket.results.exactness import Claim
 from hocket.results.recorded import RecordedRun
-from hocket.results.report import Report, Throughput
-from hocket.system.durable import write_atomic
+from hocket.results.report import Report, Throughput, read_json, write_json
 
 FILE_NAME = "card.json"
 LETTERS: Mapping[Outcome, str] = {
@@ -30,6 +28,11 @@ LETTERS: Mapping[Outcome, str] = {
     Outcome.ERROR: "E",
 }
 """How trials end, one letter each; `D`, done, where there is nothing to succeed at."""
+_REPORTED = (
+    *("hocket", "config", "exactness", "checks", "unseeded", "complete", "planned"),
+    *("overall", "suites", "tasks"),
+)
+"""What a card has as the report has it."""
 _PENDING = "-"
 _OUTCOMES = {letter: outcome for outcome, letter in LETTERS.items()}
 
@@ -52,21 +55,9 @@ class Card:
 
     def to_json(self) -> dict[str, Any]:
         report = self.report.to_json()
-        kept = (
-            "config",
-            "exactness",
-            "checks",
-            "unseeded",
-            "complete",
-            "planned",
-            "overall",
-            "suites",
-        )
         return {
             "format": formats.CARD.number,
-            "hocket": report["hocket"],
-            **{key: report[key] for key in kept if key in report},
-            "tasks": report["tasks"],
+            **{key: report[key] for key in _REPORTED if key in report},
             "provenance": report.get("provenance", {}),
             "independent_starts": self.independent_starts,
             "letters": {letter: outcome.value for outcome, letter in LETTERS.items()},
@@ -75,25 +66,12 @@ class Card:
 
     def save(self, path: Path) -> None:
         """Write the card, whole or not at all: one key, or one task, on a line."""
-        document = self.to_json()
-        lines = []
-        for key, value in document.items():
-            body = json.dumps(value, allow_nan=False)
-            if isinstance(value, list) and value:
-                entries = [json.dumps(each, allow_nan=False) for each in value]
-                body = "[\n  " + ",\n  ".join(entries) + "\n ]"
-            lines.append(f" {json.dumps(key)}: {body}")
-        write_atomic(path, ("{\n" + ",\n".join(lines) + "\n}\n").encode())
+        write_json(path, self.to_json())
 
     @classmethod
     def load(cls, path: Path) -> Card:
         """Read a card; one that says anything impossible is refused."""
-        try:
-            document = json.loads(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise RunFolderError(f"Cannot read {path}: {error.strerror or error}.") from error
-        except ValueError as error:
-            raise RunFolderError(f"{path} is no JSON: {error}.") from error
+        document = read_json(path)
         if not isinstance(document, dict) or "hocket" not in document:
             raise RunFolderError(f"{path} is no card of hocket's.")
         formats.CARD.check(path, document.get("format"))
@@ -101,12 +79,10 @@ class Card:
             trials, episodes = _unpacked(document["trials"])
             report = Report.build(
                 config=_config(document["config"]),
-                exactness=_level(document["exactness"]),
+                claim=Claim.from_json(document),
                 trials=trials,
                 episodes=episodes,
                 throughput=Throughput(),
-                checks=RowChecks(**document.get("checks", {})),
-                unseeded=[str(suite) for suite in document.get("unseeded", ())],
                 provenance=dict(document.get("provenance", {})),
                 version=str(document["hocket"]),
             )
@@ -119,10 +95,6 @@ class Card:
             )
         is_independent = document.get("independent_starts") is True
         return cls(report=report, trials=tuple(trials), independent_starts=is_independent)
-
-    @property
-    def claim(self) -> Claim:
-        return self.report.claim
 
     @property
     def episodes(self) -> dict[Trial, Episode]:
@@ -143,13 +115,6 @@ def _config(plain: Any) -> dict[str, Any]:
     if not all(isinstance(config.get(k, {}), dict) for k in ("env_config", "policy_config")):
         raise ValueError("settings are mappings")
     return config
-
-
-def _level(text: Any) -> Exactness:
-    if text not in ("bitwise", "inputs", "environment"):
-        raise ValueError(f"exactness {text!r}")
-    level: Exactness = text
-    return level
 
 
 def _packed(trials: Sequence[Trial], episodes: Sequence[Episode]) -> list[dict[str, Any]]:
@@ -205,12 +170,10 @@ def with_trials(card: Card, trials: Sequence[Trial]) -> Card:
     chosen = set(trials)
     report = Report.build(
         config=card.report.config,
-        exactness=card.report.exactness,
+        claim=card.report.claim,
         trials=list(trials),
         episodes=[e for e in card.report.episodes if e.trial in chosen],
         throughput=Throughput(),
-        checks=card.report.checks,
-        unseeded=card.report.unseeded,
         provenance=card.report.provenance,
         version=card.report.version,
     )

@@ -10,7 +10,7 @@ import yaml
 
 from hocket.results.card import Card
 from hocket.results.scores import Score
-from hocket.results.tables import percent, percent_range
+from hocket.results.tables import interval_text, percent
 
 _FACTS = ("versions", "hardware", "chunks", "code", "policy", "files")
 
@@ -55,8 +55,7 @@ def _has(card: Card, key: str) -> bool:
 
 
 def _row(name: str, score: Score) -> str:
-    interval = score.success.interval
-    bounds = percent_range(interval.low, interval.high) if interval else "-"
+    bounds = interval_text(score.success.interval)
     name = name if name.startswith("**") else _cell(name)
     return f"| {name} | {score.success.n} | {percent(score.rate)} | {bounds} | {score.errors} |"
 
@@ -99,9 +98,9 @@ def _entry(
 ) -> dict[str, Any] | None:
     if score.rate is None or score.success.interval is None:
         return None
-    bounds = percent_range(score.success.interval.low, score.success.interval.high)
     notes = (
-        f"success rate in per cent, n = {score.success.n}, 95 % interval {bounds}, "
+        f"success rate in per cent, n = {score.success.n}, "
+        f"95 % interval {interval_text(score.success.interval)}, "
         f"{score.errors} errors (no part of n), hocket {card.report.version}, "
         f"exactness {card.report.exactness}"
     )

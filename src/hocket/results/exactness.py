@@ -8,7 +8,7 @@ level of a run is that of its least exact leg.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, get_args
 
 from hocket.core.data import UNCHECKED, Exactness, RowChecks
@@ -57,9 +57,27 @@ class Claim:
         return replace(self, level=max(self.level, later, key=_LEVELS.index))
 
     def to_plain(self) -> dict[str, Any]:
+        """The claim as a ledger keeps it."""
         made, differed = self.checks.made, self.checks.differed
         plain = {"level": self.level, "made": made, "differed": differed}
         return {**plain, "unseeded": list(self.unseeded)} if self.unseeded else plain
+
+    def to_json(self) -> dict[str, Any]:
+        """The keys that reports and cards have of it."""
+        checks = {"checks": asdict(self.checks)} if self.checks.made else {}
+        unseeded = {"unseeded": list(self.unseeded)} if self.unseeded else {}
+        return {"exactness": self.level, **checks, **unseeded}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Claim:
+        """The claim of a report or a card; KeyError, TypeError or ValueError where it has none."""
+        if document["exactness"] not in _LEVELS:
+            raise ValueError(f"exactness {document['exactness']!r}")
+        return cls(
+            level=document["exactness"],
+            checks=RowChecks(**document.get("checks", {})),
+            unseeded=tuple(str(suite) for suite in document.get("unseeded", ())),
+        )
 
 
 def unseeded_sentence(suites: Sequence[str]) -> str:
@@ -71,13 +89,10 @@ def unseeded_sentence(suites: Sequence[str]) -> str:
 
 
 def kept_claim(meta: Mapping[str, Any], about: Mapping[str, Any]) -> Claim:
-    """What a run folder claims: what its ledger keeps or, in folders that keep nothing there, what
-    `about` of its run.yaml says. Those padded batches with `exact`, which proves nothing."""
+    """What a run folder claims: what its ledger keeps or, where it keeps nothing yet, what `about`
+    of its run.yaml says."""
     found = meta.get(KEY)
-    if found is not None:
-        checks = RowChecks(made=found["made"], differed=found["differed"])
-        unseeded = tuple(found.get("unseeded", ()))
-        return Claim(level=found["level"], checks=checks, unseeded=unseeded)
-    level: Exactness = about.get("exactness", "environment")
-    is_padded = level == "bitwise" and meta.get("config", {}).get("exact", False)
-    return Claim(level="inputs" if is_padded else level)
+    if found is None:
+        return Claim(level=about.get("exactness", "environment"))
+    checks = RowChecks(made=found["made"], differed=found["differed"])
+    return Claim(level=found["level"], checks=checks, unseeded=tuple(found.get("unseeded", ())))

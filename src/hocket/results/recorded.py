@@ -123,7 +123,7 @@ def open_recorded(folder: Path, report: Report | None = None) -> RecordedRun:
             for task, spec in specs.items()
             if spec.cameras and is_rendered_later(spec.abilities)
         ),
-        labels={trial: label.text for trial, label in load_labels(root.root).items()},
+        labels=load_labels(root.root),
         timing=timing,
         damage=damage,
     )
@@ -132,12 +132,9 @@ def open_recorded(folder: Path, report: Report | None = None) -> RecordedRun:
 def build_report(ledger: LedgerView, about: Mapping[str, Any], throughput: Throughput) -> Report:
     """The report of what a ledger holds; `about` is what the run's file says of it."""
     meta = ledger.meta()
-    claim = kept_claim(meta, about)
     return Report.build(
         config=meta.get("config", {}),
-        exactness=claim.level,
-        checks=claim.checks,
-        unseeded=claim.unseeded,
+        claim=kept_claim(meta, about),
         trials=ledger.trials(),
         episodes=ledger.episodes(),
         throughput=throughput,

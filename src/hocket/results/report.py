@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import enum
 import json
@@ -15,14 +14,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hocket import __version__
-from hocket.core.data import UNCHECKED, Episode, Exactness, Outcome, RowChecks, Trial
+from hocket.core.data import Episode, Exactness, Outcome, Trial
 from hocket.errors import RunFolderError
+from hocket.records import formats
 from hocket.results.comparing.decision import Decision
 from hocket.results.exactness import Claim
 from hocket.results.scores import Score, score_table
 from hocket.results.stats import UNEVEN
 from hocket.results.tables import ResultTable
-from hocket.system.durable import sync_folder
+from hocket.system.durable import write_atomic
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -75,7 +75,8 @@ class Report:
 
     version: str
     config: Mapping[str, Any]
-    exactness: Exactness
+    claim: Claim
+    """What `the same trial` means here, with the checks behind it."""
     planned: int
     overall: Score
     suites: tuple[Score, ...]
@@ -85,10 +86,6 @@ class Report:
     throughput: Throughput
     decision: Decision | None = None
     """What the comparison that this run was to decide came to; None where it was to decide none."""
-    checks: RowChecks = UNCHECKED
-    """Rows that were inferred again in other batches, where the exactness is `inputs`."""
-    unseeded: tuple[str, ...] = ()
-    """Suites that gave another start when one trial was reset twice."""
     kept_errors: tuple[Mapping[str, Any], ...] = ()
     """The attempts that were lost and of which the run folder keeps what was recorded: trial,
     attempt, error and folder. They are no part of any number here."""
@@ -100,13 +97,11 @@ class Report:
         cls,
         *,
         config: Mapping[str, Any],
-        exactness: Exactness,
+        claim: Claim,
         trials: Sequence[Trial],
         episodes: Sequence[Episode],
         throughput: Throughput,
         decision: Decision | None = None,
-        checks: RowChecks = UNCHECKED,
-        unseeded: Sequence[str] = (),
         kept_errors: Sequence[Mapping[str, Any]] = (),
         provenance: Mapping[str, Any] | None = None,
         version: str = __version__,
@@ -122,13 +117,11 @@ class Report:
             tasks=list(dict.fromkeys((trial.suite, trial.task) for trial in trials)),
             version=version,
             config=_plain(config),
-            exactness=exactness,
+            claim=claim,
             planned=len(trials),
             episodes=ordered,
             throughput=throughput,
             decision=decision,
-            checks=checks,
-            unseeded=tuple(unseeded),
             kept_errors=tuple(kept_errors),
             provenance=_plain(provenance or {}),
         )
@@ -157,6 +150,10 @@ class Report:
         )
 
     @property
+    def exactness(self) -> Exactness:
+        return self.claim.level
+
+    @property
     def complete(self) -> bool:
         """True if every planned trial has its episode."""
         return len(self.episodes) == self.planned
@@ -164,11 +161,10 @@ class Report:
     def to_json(self) -> dict[str, Any]:
         """The contents of `report.json`, in which there is neither NaN nor infinity."""
         document: dict[str, Any] = {
+            "format": formats.REPORT.number,
             "hocket": self.version,
             "config": self.config,
-            "exactness": self.exactness,
-            **({"checks": self.checks} if self.checks.made else {}),
-            **({"unseeded": self.unseeded} if self.unseeded else {}),
+            **self.claim.to_json(),
             "complete": self.complete,
             "planned": self.planned,
             "overall": self.overall.to_json(),
@@ -188,20 +184,7 @@ class Report:
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Write `report.json` into an existing folder, whole or not at all."""
         target = Path(folder) / FILE_NAME
-        text = _lines(self.to_json())
-        scratch = Path(folder) / f".{FILE_NAME}.{os.getpid()}.tmp"
-        try:
-            with open(scratch, "w", encoding="utf-8") as file:
-                file.write(text + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(scratch, target)
-            sync_folder(Path(folder))
-        except OSError as error:
-            raise RunFolderError(f"Cannot write {target}: {error.strerror or error}.") from error
-        finally:
-            with contextlib.suppress(OSError):  # gone already, or the folder never was
-                scratch.unlink()
+        write_json(target, self.to_json())
         return target
 
     @classmethod
@@ -209,19 +192,15 @@ class Report:
         """Read `report.json`, or that of a run folder. What the file leaves out of an episode (how
         it ended, its chunks, seconds and files) is in the run's ledger, not here."""
         file = Path(path) / FILE_NAME if Path(path).is_dir() else Path(path)
-        try:
-            document = json.loads(file.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise RunFolderError(f"Cannot read {file}: {error.strerror or error}.") from error
-        except ValueError as error:
-            raise RunFolderError(f"{file} is no JSON: {error}.") from error
+        document = read_json(file)
+        formats.REPORT.check(file, document.get("format") if isinstance(document, dict) else None)
         try:
             found, fields = document["throughput"], dataclasses.fields(Throughput)
             return cls._scored(
                 tasks=[(score["suite"], score["task"]) for score in document["tasks"]],
                 version=document["hocket"],
                 config=document["config"],
-                exactness=document["exactness"],
+                claim=Claim.from_json(document),
                 planned=document["planned"],
                 episodes=tuple(_episode_from_json(episode) for episode in document["episodes"]),
                 throughput=Throughput(
@@ -230,8 +209,6 @@ class Report:
                 decision=Decision.from_json(document["decision"])
                 if "decision" in document
                 else None,
-                checks=RowChecks(**document.get("checks", {})),
-                unseeded=tuple(document.get("unseeded", ())),
                 kept_errors=tuple(document.get("kept_errors", ())),
                 provenance=document.get("provenance", {}),
             )
@@ -255,7 +232,7 @@ class Report:
         return " ".join(said)
 
     def _remarks(self) -> Iterator[str]:
-        """Sentences on episodes that are not in the overall n, and on attempts that were lost
+        """Yield sentences on episodes that are not in the overall n, and on attempts that were lost
         before the one that counts. A trial that errs has spent them all, and is in the table."""
         if self.overall.is_mixed:
             count = self.overall.finished
@@ -269,13 +246,8 @@ class Report:
             yield f"What {what} recorded is kept, and shown under errors in report.html."
 
     @property
-    def claim(self) -> Claim:
-        """What `the same trial` means here, with the checks behind it."""
-        return Claim(level=self.exactness, checks=self.checks, unseeded=self.unseeded)
-
-    @property
     def cautions(self) -> list[str]:
-        """Sentences without which the numbers would be believed too much."""
+        """What must be said lest the numbers be believed too much."""
         interval = self.overall.success.interval
         is_uneven = interval is not None and interval.method == UNEVEN
         return [
@@ -312,9 +284,19 @@ UNFAIR = "Trials that end early are no fair sample of all: finish the run before
 ONCE = "Tasks differ in n; each counts once in the rates over several."
 
 
-def _lines(document: Mapping[str, Any]) -> str:
-    """JSON with one key, or one entry of a list, on a line: people can read it, and it is written
-    fast (indenting would cost seconds for 100,000 episodes)."""
+def read_json(file: Path) -> Any:
+    """What a report or a card holds; RunFolderError where it cannot be read."""
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RunFolderError(f"Cannot read {file}: {error.strerror or error}.") from error
+    except ValueError as error:
+        raise RunFolderError(f"{file} is no JSON: {error}.") from error
+
+
+def write_json(file: Path, document: Mapping[str, Any]) -> None:
+    """Write a whole file or nothing, with one key, or one entry of a list, on a line: people can
+    read it, and it is written fast (indenting would cost seconds for 100,000 episodes)."""
 
     def text(value: Any) -> str:
         return json.dumps(value, ensure_ascii=False, allow_nan=False)
@@ -325,7 +307,7 @@ def _lines(document: Mapping[str, Any]) -> str:
         if isinstance(value, list) and value:
             body = "[\n  " + ",\n  ".join(text(entry) for entry in value) + "\n ]"
         parts.append(f" {text(key)}: {body}")
-    return "{\n" + ",\n".join(parts) + "\n}"
+    write_atomic(file, ("{\n" + ",\n".join(parts) + "\n}\n").encode())
 
 
 def _plain(value: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -13,9 +13,9 @@ from hocket.results.tables import (
     UNDEFINED,
     ResultTable,
     TableRow,
+    interval_text,
     number,
     percent,
-    percent_range,
 )
 
 
@@ -109,33 +109,19 @@ def score_table(
     overall: Score, suites: Sequence[Score], tasks: Sequence[Score], *, footer: str = ""
 ) -> ResultTable:
     """Each suite with its tasks below, then all together; columns that say nothing are left out."""
-    lines: list[_Line] = []
+    columns = [column for column in _COLUMNS if column.wanted([overall, *suites, *tasks])]
+
+    def row(name: str | None, kind: Literal["group", "item", "total"], score: Score) -> TableRow:
+        cells = tuple(column.cell(score) for column in columns)
+        return TableRow(name=name or "", kind=kind, cells=cells)
+
+    rows = []
     for suite in suites:
-        lines.append((suite.suite or "", "group", suite))
-        lines += [(task.task or "", "item", task) for task in tasks if task.suite == suite.suite]
-    lines.append(("overall", "total", overall))
-    return _table("task", lines, [overall, *suites, *tasks], footer)
-
-
-def named_table(scores: Mapping[str, Score], *, heading: str) -> ResultTable:
-    """A table with one row for each named score."""
-    lines: list[_Line] = [(name, "item", score) for name, score in scores.items()]
-    return _table(heading, lines, list(scores.values()))
-
-
-_Line = tuple[str, Literal["group", "item", "total"], Score]
-
-
-def _table(
-    heading: str, lines: Sequence[_Line], scores: Sequence[Score], footer: str = ""
-) -> ResultTable:
-    columns = [column for column in _COLUMNS if column.wanted(scores)] if scores else []
-    rows = tuple(
-        TableRow(name=name, kind=kind, cells=tuple(column.cell(score) for column in columns))
-        for name, kind, score in lines
-    )
-    headings = (heading, *(column.heading for column in columns))
-    return ResultTable(columns=headings, rows=rows, footer=footer)
+        rows.append(row(suite.suite, "group", suite))
+        rows += [row(task.task, "item", task) for task in tasks if task.suite == suite.suite]
+    rows.append(row("overall", "total", overall))
+    headings = ("task", *(column.heading for column in columns))
+    return ResultTable(columns=headings, rows=tuple(rows), footer=footer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,17 +131,21 @@ class _Column:
     wanted: Callable[[Sequence[Score]], bool] = lambda scores: True
 
 
+def _is_judged(scores: Sequence[Score]) -> bool:
+    return any(score.n > score.finished or not score.n for score in scores)
+
+
 _COLUMNS = (
     _Column(heading="n", cell=lambda score: f"{score.success.n or score.n:,}"),
     _Column(
         heading="success",
         cell=lambda score: percent(score.rate),
-        wanted=lambda scores: any(score.n > score.finished or not score.n for score in scores),
+        wanted=_is_judged,
     ),
     _Column(
         heading="95 % interval",
-        cell=lambda score: _shown(score.success.interval),
-        wanted=lambda scores: any(score.n > score.finished or not score.n for score in scores),
+        cell=lambda score: interval_text(score.success.interval),
+        wanted=_is_judged,
     ),
     _Column(
         heading="mean\nreturn",
@@ -164,7 +154,7 @@ _COLUMNS = (
     ),
     _Column(
         heading="95 % interval\nof return",
-        cell=lambda score: _shown(score.returns.interval, percents=False),
+        cell=lambda score: interval_text(score.returns.interval, percents=False),
         wanted=lambda scores: scores[0].n > 0 and scores[0].n == scores[0].finished,
     ),
     _Column(
@@ -180,14 +170,6 @@ _COLUMNS = (
         ),
     ),
 )
-
-
-def _shown(interval: stats.Interval | None, *, percents: bool = True) -> str:
-    if interval is None:
-        return UNDEFINED
-    if percents:
-        return percent_range(interval.low, interval.high)
-    return f"[{number(interval.low)}, {number(interval.high)}]"
 
 
 def bounds(interval: stats.Interval | None) -> list[float] | None:

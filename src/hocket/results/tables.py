@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import html
-import re
-import textwrap
-from collections.abc import Iterator, Sequence
+import io
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
+
+from hocket.results.stats import Interval
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
 UNDEFINED = "-"
-_GAP = "  "
 _NARROWEST_NAME = 16
+_GAP = "  "
+"""What stands between two columns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,41 +45,17 @@ class ResultTable:
 
     def text(self, width: int = 80) -> str:
         """The table as plain text, at most `width` columns wide where the numbers allow it."""
-        headings = [column.split("\n") for column in self.columns]
-        sizes = [
-            max(len(line) for line in [*headings[i + 1], *(row.cells[i] for row in self.rows)])
-            for i in range(len(self.columns) - 1)
-        ]
-        left = width - sum(sizes) - len(_GAP) * len(sizes)
-        longest = max(len(label) for label in [self.columns[0], *(row.label for row in self.rows)])
-        name = min(longest, max(left, _NARROWEST_NAME))
-        full = name + sum(sizes) + len(_GAP) * len(sizes)
-        return "\n".join(line.rstrip() for line in self._lines(headings, name, sizes, full, width))
+        from hocket.results.terminal import Console
 
-    def _lines(
-        self, headings: Sequence[list[str]], name: int, sizes: Sequence[int], full: int, width: int
-    ) -> Iterator[str]:
-        def line(label: str, cells: Sequence[str]) -> str:
-            numbers = [cell.rjust(size) for cell, size in zip(cells, sizes, strict=True)]
-            return _GAP.join([label.ljust(name), *numbers])
-
-        height = max(len(heading) for heading in headings)
-        for i in range(height):
-            # Headings stand on the line: a short one has its blanks above.
-            padded = [[""] * (height - len(heading)) + heading for heading in headings]
-            yield line(padded[0][i], [heading[i] for heading in padded[1:]])
-        yield "─" * full
-        for index, row in enumerate(self.rows):
-            if row.kind == "total":
-                yield "─" * full
-            elif row.kind == "group" and index:
-                yield ""
-            first, *more = _wrapped(row.label, name)
-            yield line(first, row.cells)
-            yield from more
-        if self.footer:
-            yield ""
-            yield from textwrap.wrap(self.footer, max(width, 40), break_on_hyphens=False)
+        numbers = zip(self.columns[1:], *(row.cells for row in self.rows), strict=True)
+        sizes = [max(len(text) for text in "\n".join(some).split("\n")) for some in numbers]
+        least = _NARROWEST_NAME + sum(sizes) + len(_GAP) * len(sizes)
+        console = Console(
+            width=max(width, least), file=io.StringIO(), color_system=None, force_jupyter=False
+        )
+        with console.capture() as printed:
+            console.print(self.rich())
+        return "\n".join(line.rstrip() for line in printed.get().splitlines())
 
     def rich(self) -> RichTable:
         """The table for rich's consoles, which decide on the width."""
@@ -129,9 +107,13 @@ def percent(share: float | None) -> str:
     return UNDEFINED if share is None else f"{100 * share:.1f} %"
 
 
-def percent_range(low: float, high: float) -> str:
-    """An interval of shares as text, in percent, such as `[83.8, 97.9]`."""
-    return f"[{100 * low:.1f}, {100 * high:.1f}]"
+def interval_text(found: Interval | None, *, percents: bool = True) -> str:
+    """An interval as text, such as `[83.8, 97.9]`; that of shares is in percent."""
+    if found is None:
+        return UNDEFINED
+    if percents:
+        return f"[{100 * found.low:.1f}, {100 * found.high:.1f}]"
+    return f"[{number(found.low)}, {number(found.high)}]"
 
 
 def number(value: float | None) -> str:
@@ -142,22 +124,6 @@ def number(value: float | None) -> str:
         return f"{value:.3g}"
     digits = 1 if abs(value) >= 100 else 2 if abs(value) >= 1 else 4
     return f"{value:,.{digits}f}"
-
-
-def _wrapped(label: str, size: int) -> list[str]:
-    """The label in lines of at most `size` letters, broken after a separator where there is one."""
-    indent = " " * (len(label) - len(label.lstrip()))
-    lines = [indent]
-    for piece in re.findall(r"[^ _/-]*[ _/-]?", label.lstrip()):
-        rest = piece
-        if len(lines[-1]) + len(rest.rstrip()) > size and lines[-1].strip():
-            lines.append(indent + "  ")
-        while len(lines[-1]) + len(rest.rstrip()) > size:
-            cut = size - len(lines[-1])
-            lines[-1], rest = lines[-1] + rest[:cut], rest[cut:]
-            lines.append(indent + "  ")
-        lines[-1] += rest
-    return lines
 
 
 def _escaped(text: str) -> str:

@@ -46,7 +46,7 @@ from hocket.workers.suites import has_rows
 
 ROWS = 256
 """Rows of a batched simulator where the user does not say: enough for a GPU's step to be shared by
-many, few enough for any machine; docs/batched.md has the throughput of others."""
+many, few enough for any machine; docs/design/batched.md has the throughput of others."""
 _EXAMINE = """
 import importlib.util, json, sys
 missing = [name for name in sys.argv[1:] if importlib.util.find_spec(name) is None]

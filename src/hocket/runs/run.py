@@ -207,9 +207,7 @@ class Run:
     def _report(self, tally: Tally, claim: Claim, about: Mapping[str, Any]) -> Report:
         return Report.build(
             config=self.config.to_plain(),
-            exactness=claim.level,
-            checks=claim.checks,
-            unseeded=claim.unseeded,
+            claim=claim,
             trials=self.trials,
             episodes=tally.episodes,
             throughput=replace(tally.throughput(), unmade_attempts=self._unmade),

@@ -15,7 +15,7 @@ from hocket.errors import MissingExtraError, UnknownNameError
 from hocket.records.evidence import Evidence
 from hocket.records.folder import RunFolder
 from hocket.records.state_rows import KeptStates
-from hocket.records.video.rerender import Rendered, RenderJob, VideoWorkersConfig, rerender
+from hocket.records.video.rerender import Rendered, RenderJob, VideoWorkers, VideoWorkersConfig
 from hocket.records.video.selection import VideoSelection
 from hocket.runs.assembly import Assembly, examine_python
 from hocket.runs.config import EvalConfig
@@ -173,7 +173,7 @@ def rerender_episodes(
         start_timeout_s=run.start_timeout_s,
         frame_timeout_s=run.step_timeout_s,
     )
-    return rerender(runtime, spec, jobs, config, on_rendered, warm)
+    return VideoWorkers(runtime, spec, jobs, config, on_rendered, warm).run()
 
 
 def wanted_videos(

@@ -125,12 +125,8 @@ class PolicyBackend:
         """Warm up where the policy says what it reads; else the first request does."""
         self._batcher.start()
         example = _example(self._spec)
-        if example is not None and not self._is_warm:
-            try:
-                await self._batcher.warm_up(self._row(Caller("warm-up"), ""), example)
-                self._is_warm = True
-            except Exception as exc:  # noqa: BLE001 - a policy may know only its own tasks
-                _LOG.warning("warm-up waits for the first request: %s", exc)
+        if example is not None:
+            await self._warm_up(self._row(Caller("warm-up"), ""), example)
         announcement = Announcement(
             spec=self._spec,
             instance=secrets.token_hex(8),
@@ -311,14 +307,14 @@ class PolicyBackend:
         return await asyncio.gather(*self._batcher.submit(lanes, names, rows, views))
 
     async def _warm_up(self, row: Row, view: Observation) -> None:
-        """Warm up with the first request, where the policy does not say what it reads."""
-        if self._is_warm:
-            return
-        try:
-            await self._batcher.warm_up(row, view)
-        except Exception as exc:  # noqa: BLE001 - the request itself then tells its client
-            _LOG.warning("warm-up failed: %s", exc)
-        self._is_warm = True
+        """Try every batch size, unless that was done. A policy may know only its own tasks: then
+        the first request is tried, and tells its client what is wrong."""
+        if not self._is_warm:
+            try:
+                await self._batcher.warm_up(row, view)
+                self._is_warm = True
+            except Exception as exc:  # noqa: BLE001 - see above
+                _LOG.warning("warm-up failed: %s", exc)
 
     def _row(self, caller: Caller, prompt: str) -> Row:
         """The row of a stock request: a chunk of an attempt as long as its connection."""

@@ -56,15 +56,8 @@ class _Waiting:
     row: Row
     view: Observation
     future: asyncio.Future[Served]
-
-
-@dataclass(slots=True, eq=False)
-class _Pace:
-    """How fast the client behind a lane comes back."""
-
-    answered_at: float | None = None
-    think_s: float | None = None
-    """From its last answer to its next row."""
+    think_s: float | None
+    """Seconds from the last answer of its lane to this row."""
 
 
 class Batcher:
@@ -78,7 +71,7 @@ class Batcher:
         *,
         max_queue: int,
         action_size: int | None,
-        deadline: InferDeadline | None = None,
+        deadline: InferDeadline,
     ) -> None:
         """A policy whose `infer` misses the `deadline` is given up; callers are told."""
         spec = policy.spec
@@ -87,7 +80,7 @@ class Batcher:
                 cores=NO_CONTENTION, max_batch=spec.max_batch, concurrency=spec.concurrency
             )
         )
-        self._closed_loop = ClosedLoop(spec.max_batch)
+        self._closed_loop = ClosedLoop(spec.max_batch, self._scheduler.latency)
         self._waits_for_clients = spec.concurrency == 1
         self._inference = Inference([policy], [name], deadline=deadline)
         self._metrics = metrics
@@ -97,8 +90,8 @@ class Batcher:
         self._max_batch = spec.max_batch
         self._waiting: dict[int, _Waiting] = {}
         """Rows that wait or are being inferred, by lane."""
-        self._paces: dict[int, _Pace] = {}
-        """One for every open lane."""
+        self._answered_at: dict[int, float] = {}
+        """When each open lane had its last answer."""
         self._jobs: dict[int, tuple[int, ...]] = {}
         """Lanes of the batches that are being inferred."""
         self._lane_ids = itertools.count()
@@ -108,16 +101,15 @@ class Batcher:
         self._suspects = Suspects()
         self._inferred_alone: dict[str, str] = {}
         """Sessions of suspects, and the name of each."""
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._is_pumping = False
         self._warming: asyncio.Future[None] | None = None
-        self._watching: asyncio.TimerHandle | None = None
+        self._watching: asyncio.Task[None] | None = None
         self._hung: PolicyUnavailableError | None = None
         """Why nothing is answered any more: the policy never returned."""
 
     def start(self) -> None:
-        loop = self._loop = asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
 
         def wake() -> None:
             # The loop may be gone while a long call still runs: then nobody waits for it.
@@ -125,13 +117,13 @@ class Batcher:
                 loop.call_soon_threadsafe(self._take_answers)
 
         self._inference.start(wake)
+        self._watching = loop.create_task(self._watch())
 
     async def warm_up(self, row: Row, view: Observation) -> None:
         """Try every batch shape with one row, so that no client pays for a first call. To be
         called before the first `submit`."""
-        assert self._loop is not None
         sizes = [1 << n for n in range(self._max_batch.bit_length()) if 1 << n < self._max_batch]
-        self._warming = self._loop.create_future()
+        self._warming = asyncio.get_running_loop().create_future()
         job = Job(
             number=next(self._job_numbers),
             queue=(signature(view), self._size(row), None),
@@ -140,7 +132,6 @@ class Batcher:
             action_size=self._size(row),
         )
         self._inference.warm_up(job, [*sizes, self._max_batch])
-        self._watch()
         try:
             await self._warming
         finally:
@@ -148,14 +139,12 @@ class Batcher:
 
     def open_lane(self) -> int:
         """A new lane, on which one row at a time may wait."""
-        lane = next(self._lane_ids)
-        self._paces[lane] = _Pace()
-        return lane
+        return next(self._lane_ids)
 
     def close_lane(self, lane: int) -> None:
         """Forget a lane whose client is gone. A waiting row is dropped; one in a batch is computed
         in vain."""
-        self._paces.pop(lane, None)
+        self._answered_at.pop(lane, None)
         waiting = self._waiting.pop(lane, None)
         if waiting is not None:
             waiting.future.cancel()
@@ -173,7 +162,6 @@ class Batcher:
         """Queue rows of one signature, all or none (Overloaded), and return their future answers.
         Names say whose trial a row is of: after a batch that moved state and raised, rows of these
         names share no batch until one of them raises alone, or their sessions end."""
-        assert self._loop is not None
         if self._hung is not None:
             raise self._hung
         if len(self._waiting) + len(rows) > self._max_queue:
@@ -183,14 +171,12 @@ class Batcher:
             )
         seen = signature(views[0])
         now = time.perf_counter()
-        futures = []
+        futures: list[asyncio.Future[Served]] = []
         for lane, name, row, view in zip(lanes, names, rows, views, strict=True):
-            pace = self._paces.get(lane)
-            if pace is not None and pace.answered_at is not None:
-                pace.think_s = now - pace.answered_at
-            future: asyncio.Future[Served] = self._loop.create_future()
-            futures.append(future)
-            self._waiting[lane] = _Waiting(name, row, view, future)
+            answered_at = self._answered_at.get(lane)
+            think_s = None if answered_at is None else now - answered_at
+            futures.append(asyncio.get_running_loop().create_future())
+            self._waiting[lane] = _Waiting(name, row, view, futures[-1], think_s)
             is_alone = self._suspects.is_alone(name)
             if is_alone:
                 self._inferred_alone[row.session] = name
@@ -239,22 +225,17 @@ class Batcher:
         if self._warming is not None and not self._warming.done():
             self._warming.set_exception(error)
 
-    def _watch(self) -> None:
-        """Look again in `WATCH_S` for calls that take too long: they wake nobody."""
-        if self._watching is None and self._loop is not None:
-            self._watching = self._loop.call_later(WATCH_S, self._look)
-
-    def _look(self) -> None:
-        self._watching = None
-        self._take_answers()
-        if self._hung is None and (self._jobs or self._warming is not None):
-            self._watch()
+    async def _watch(self) -> None:
+        """Look for calls that take too long: they wake nobody."""
+        while self._hung is None:
+            await asyncio.sleep(WATCH_S)
+            self._take_answers()
 
     def _pump_soon(self) -> None:
         # Requests that came in the same turn of the loop are seen together.
-        if not self._is_pumping and self._loop is not None:
+        if not self._is_pumping:
             self._is_pumping = True
-            self._loop.call_soon(self._pump)
+            asyncio.get_running_loop().call_soon(self._pump)
 
     def _pump(self) -> None:
         self._is_pumping = False
@@ -278,18 +259,16 @@ class Batcher:
                     rows=tuple(one.row for one in waiting),
                     views=[one.view for one in waiting],
                     action_size=self._size(waiting[0].row),
-                    expected_s=self._closed_loop.latency.predict(len(waiting)),
+                    expected_s=self._scheduler.latency.predict(len(waiting)),
                 )
             )
-        if self._jobs:
-            self._watch()
         wake = self._scheduler.wake_at(now)
         if wake is not None:
             self._pump_at(wake, now)
 
     def _pump_at(self, when: float, now: float) -> None:
-        assert self._loop is not None
-        self._timer = self._loop.call_later(max(0.0, when - now), self._pump)
+        wait_s = max(0.0, when - now)
+        self._timer = asyncio.get_running_loop().call_later(wait_s, self._pump)
 
     def _take_answers(self) -> None:
         try:
@@ -304,8 +283,6 @@ class Batcher:
                 self._answered(answer)
                 continue
             self._scheduler.seed_latency(answer.latencies)
-            for size, seconds in answer.latencies.items():
-                self._closed_loop.latency.observe(size, seconds)
             if self._warming is not None and not self._warming.done():
                 if answer.error is not None:
                     self._warming.set_exception(answer.error)
@@ -322,16 +299,14 @@ class Batcher:
         else:
             self._scheduler.inferred(len(lanes), seconds, now)
             self._metrics.inferred(len(lanes), seconds)
-            self._closed_loop.latency.observe(len(lanes), seconds)
         self._blame(answer, lanes)
         for i, lane in enumerate(lanes):
-            pace = self._paces.get(lane)
             waiting = self._waiting.pop(lane, None)
-            if pace is None or waiting is None:
+            if waiting is None:  # its client is gone
                 continue
-            pace.answered_at = now
+            self._answered_at[lane] = now
             self._scheduler.leave(lane)
-            self._closed_loop.answered(lane, pace.think_s, seconds, now)
+            self._closed_loop.answered(lane, waiting.think_s, seconds, now)
             if not waiting.future.done():
                 waiting.future.set_result(
                     Served(

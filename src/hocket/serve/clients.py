@@ -96,9 +96,7 @@ class Clients:
     """All of hocket's clients, on one event loop. `end` ends a session; `forget` hears of each
     client that is gone, after its sessions have ended."""
 
-    def __init__(
-        self, end: Callable[[str], None], forget: Callable[[Client], None] = lambda _: None
-    ) -> None:
+    def __init__(self, end: Callable[[str], None], forget: Callable[[Client], None]) -> None:
         self._end = end
         self._forget = forget
         self._known: dict[str, Client] = {}

@@ -22,10 +22,10 @@ batch waits for a whole one more."""
 class ClosedLoop:
     """The lanes that are about to come back. Time is an argument."""
 
-    def __init__(self, max_batch: int) -> None:
+    def __init__(self, max_batch: int, latency: Latency) -> None:
+        """`latency`: what batches cost, in seconds by size."""
         self._max_batch = max_batch
-        self.latency = Latency()
-        """What batches cost, in seconds by size."""
+        self._latency = latency
         self._due: dict[int, float] = {}
         """Lanes that should come back, and when each is given up."""
 
@@ -47,6 +47,6 @@ class ClosedLoop:
         if coming <= 0:
             return None
         until = max(self._due.values())
-        predict = self.latency.predict
+        predict = self._latency.predict
         together_s = until - now + predict(ready + coming)
         return until if together_s < predict(ready) + predict(coming) else None

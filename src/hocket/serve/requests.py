@@ -44,15 +44,13 @@ def read_row(plain: Any) -> SentRow:
     """A row as it came; WireError where it is none."""
     try:
         (suite, task, seed, repeat), attempt, chunk, noise_seed, prompt, session, env = plain
+        numbers = (seed, repeat, attempt, chunk, noise_seed, 0 if env is None else env)
+        if not all(type(number) is int for number in numbers):
+            raise TypeError("a number is none")
+        if not all(isinstance(text, str) for text in (suite, task, prompt, session)):
+            raise TypeError("a text is none")
     except (TypeError, ValueError) as exc:
         raise WireError(f"{reprlib.repr(plain)} does not describe a row.") from exc
-    numbers, texts = (seed, repeat, attempt, chunk, noise_seed), (suite, task, prompt, session)
-    if (
-        not all(type(n) is int for n in numbers)
-        or not all(isinstance(t, str) for t in texts)
-        or not (env is None or type(env) is int)
-    ):
-        raise WireError(f"{reprlib.repr(plain)} does not describe a row.")
     row = Row(
         trial=Trial(suite=suite, task=task, seed=seed, repeat=repeat),
         attempt=attempt,

@@ -14,13 +14,12 @@ import hmac
 import itertools
 import logging
 import os
-import signal
 import ssl
 import traceback
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any, cast
+from typing import Any, Self, cast
 
 from websockets.asyncio.server import Server, ServerConnection, serve, unix_serve
 from websockets.exceptions import ConnectionClosed
@@ -30,14 +29,12 @@ from hocket.core.codec import pack
 from hocket.errors import (
     HocketError,
     PolicyUnavailableError,
-    UsageError,
     WireError,
 )
 from hocket.serve.backend import Backend
 from hocket.serve.batching import Overloaded
 from hocket.serve.clients import Caller, CameTwice
 from hocket.serve.metrics import Metrics
-from hocket.system.exposure import is_loopback
 from hocket.system.key_file import API_KEY_VARIABLE, read_keys
 
 PING_INTERVAL_S = 20.0
@@ -59,30 +56,6 @@ _LOG_OF_FRAMES = logging.getLogger("hocket.serve.frames")
 _LOG_OF_FRAMES.setLevel(logging.CRITICAL)  # strangers send what they like
 
 
-@dataclass(frozen=True, slots=True)
-class Keys:
-    """Accepted keys, by digest: comparing digests of one length takes the same time for all."""
-
-    digests: tuple[bytes, ...]
-
-    @classmethod
-    def of(cls, keys: Sequence[str]) -> Keys:
-        return cls(tuple(hashlib.sha256(key.encode()).digest() for key in keys))
-
-    def __bool__(self) -> bool:
-        return bool(self.digests)
-
-    def accept(self, header: str | None) -> bool:
-        """True where an Authorization header carries one of the keys, or none is asked for."""
-        if not self.digests:
-            return True
-        if header is None or not header.startswith(SCHEME):
-            return False
-        given = hashlib.sha256(header[len(SCHEME) :].strip().encode()).digest()
-        matches = [hmac.compare_digest(given, known) for known in self.digests]
-        return any(matches)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeOptions:
     host: str = "127.0.0.1"
@@ -90,7 +63,8 @@ class ServeOptions:
     """0 takes any free port."""
     unix_path: str | None = None
     """A local socket instead of host and port."""
-    keys: Keys = Keys(())
+    keys: tuple[str, ...] = field(default=(), repr=False)
+    """Of which a client must send one; none are asked for where this is empty."""
     tls: ssl.SSLContext | None = None
     max_message_bytes: int = 64 << 20
     """The longest frame; a policy that says what it reads may need less."""
@@ -103,6 +77,8 @@ class ServeOptions:
 
 
 class PolicyServer:
+    """Listens inside an `async with`, and drains at its end."""
+
     def __init__(self, backend: Backend, listening: ServeOptions, metrics: Metrics) -> None:
         self._backend = backend
         self._listening = listening
@@ -120,7 +96,7 @@ class PolicyServer:
         assert self._server is not None
         return int(next(iter(self._server.sockets)).getsockname()[1])
 
-    async def start(self) -> None:
+    async def __aenter__(self) -> Self:
         self._metadata = pack(await self._backend.start())
         listening = self._listening
         needed = self._backend.max_request_bytes
@@ -141,8 +117,9 @@ class PolicyServer:
             self._server = await unix_serve(self._serve, listening.unix_path, **settings)
         else:
             self._server = await serve(self._serve, listening.host, listening.port, **settings)
+        return self
 
-    async def drain(self) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Take nothing new, answer what is under way, close."""
         assert self._server is not None
         self._is_draining = True
@@ -165,7 +142,7 @@ class PolicyServer:
         path = request.path.partition("?")[0]
         if path == "/healthz":
             return connection.respond(HTTPStatus.OK, "OK\n")
-        if not self._listening.keys.accept(request.headers.get("Authorization")):
+        if not is_admitted(request.headers.get("Authorization"), self._listening.keys):
             self._metrics.errors["unauthorized"] += 1
             return connection.respond(
                 HTTPStatus.UNAUTHORIZED,
@@ -283,47 +260,24 @@ async def _refuse(connection: ServerConnection, exc: Exception) -> None:
         await connection.close(CLOSE_INTERNAL_ERROR, ERROR_REASON)
 
 
-@contextlib.asynccontextmanager
-async def serving(
-    backend: Backend, listening: ServeOptions, metrics: Metrics
-) -> AsyncIterator[PolicyServer]:
-    """A server that listens inside the block and drains at its end."""
-    server = PolicyServer(backend, listening, metrics)
-    await server.start()
-    try:
-        yield server
-    finally:
-        await server.drain()
+def is_admitted(header: str | None, keys: Sequence[str]) -> bool:
+    """True where an Authorization header carries one of the keys, or there are none."""
+    if not keys:
+        return True
+    if header is None or not header.startswith(SCHEME):
+        return False
+    # Digests have one length: to compare them takes the same time for all keys.
+    given = _digest(header[len(SCHEME) :].strip())
+    return any([hmac.compare_digest(given, _digest(key)) for key in keys])
 
 
-async def serve_until_signal(
-    backend: Backend,
-    listening: ServeOptions,
-    metrics: Metrics,
-    on_ready: Callable[[PolicyServer], object],
-) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    async with serving(backend, listening, metrics) as server:
-        on_ready(server)
-        await stop.wait()
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode()).digest()
 
 
-def load_keys(file: str | None) -> Keys:
+def load_keys(file: str | None) -> tuple[str, ...]:
     """Keys from a file, or else from the environment."""
     if file is not None:
-        return Keys.of(read_keys(file))
+        return tuple(read_keys(file))
     key = os.environ.get(API_KEY_VARIABLE, "").strip()
-    return Keys.of([key] if key else [])
-
-
-def check_exposure(host: str, keys: Keys, *, insecure: bool) -> None:
-    """Refuse to listen beyond loopback without a key, unless the user insists."""
-    if keys or insecure or is_loopback(host):
-        return
-    raise UsageError(
-        f"{host} can be reached from other machines. Give a --key-file (or {API_KEY_VARIABLE}), or "
-        f"say --insecure to serve anyone who can connect."
-    )
+    return (key,) if key else ()

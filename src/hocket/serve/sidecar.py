@@ -19,7 +19,8 @@ from hocket.core import plugins
 from hocket.errors import ConfigError, MissingExtraError
 from hocket.serve.backend import PolicyBackend, PolicyOptions
 from hocket.serve.metrics import Metrics
-from hocket.serve.server import ServeOptions, serve_until_signal
+from hocket.serve.server import PolicyServer, ServeOptions
+from hocket.system.exposure import serve_until_signal
 from hocket.system.waits import awaited
 
 _LOOK_S = 0.2
@@ -54,7 +55,8 @@ def main() -> None:
     )
     backend = PolicyBackend(policy, options, metrics)
     listening = ServeOptions(unix_path=order["socket"], max_message_bytes=1 << 30, drain_s=1.0)
-    asyncio.run(serve_until_signal(backend, listening, metrics, lambda _: answer({"ready": True})))
+    server = PolicyServer(backend, listening, metrics)
+    asyncio.run(serve_until_signal(server, lambda _: answer({"ready": True})))
 
 
 def _tell_waits(answer: Callable[[object], None], built: threading.Event) -> None:

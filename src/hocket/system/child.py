@@ -73,7 +73,6 @@ class Child:
         return self._process.returncode
 
     def tail(self) -> str:
-        """The end of what it printed."""
         if self._log.closed:
             return ""
         return read_tail(self._log.fileno(), _TAIL).decode("utf-8", "replace").strip()
@@ -118,7 +117,6 @@ class Child:
                 self.pipe.close()
 
     def kill(self) -> None:
-        """End it at once."""
         self._process.kill()
         self.code(_KILL_S)
 

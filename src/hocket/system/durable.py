@@ -24,10 +24,8 @@ def temporary(path: Path) -> Path:
 
 def write_atomic(path: Path, data: bytes) -> None:
     """Write a whole file, durably, or nothing: readers see all of it or none."""
-    with drafted(path) as draft, open(draft, "wb", buffering=0) as file:
-        rest = memoryview(data)
-        while rest:
-            rest = rest[file.write(rest) :]
+    with drafted(path) as draft:
+        draft.write_bytes(data)
 
 
 @contextlib.contextmanager

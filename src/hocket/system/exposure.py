@@ -1,11 +1,19 @@
-"""Who can reach a server of ours: loopback alone, or others, and then with TLS."""
+"""A server of ours: who can reach it (loopback alone, or others, where something guards it), and
+until when it is there."""
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
+import signal
 import ssl
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import TypeVar
 
-from hocket.errors import ConfigError
+from hocket.errors import ConfigError, UsageError
+
+Server = TypeVar("Server")
 
 
 def is_loopback(host: str) -> bool:
@@ -16,6 +24,12 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def check_exposure(host: str, *, is_guarded: bool, advice: str) -> None:
+    """Refuse to listen beyond loopback where nothing guards the server; `advice` says what may."""
+    if not is_guarded and not is_loopback(host):
+        raise UsageError(f"{host} can be reached from other machines. {advice}")
 
 
 def load_tls(certificate: str | None, key: str | None) -> ssl.SSLContext | None:
@@ -30,3 +44,22 @@ def load_tls(certificate: str | None, key: str | None) -> ssl.SSLContext | None:
     except (OSError, ssl.SSLError) as exc:
         raise ConfigError(f"The certificate {certificate!r} cannot be used: {exc}") from exc
     return context
+
+
+async def serve_until_signal(
+    server: AbstractAsyncContextManager[Server],
+    on_ready: Callable[[Server], object],
+    *,
+    until: int | None = None,
+) -> None:
+    """Serve until SIGTERM or Ctrl-C, or until the file `until` that can be read from is at its
+    end."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    if until is not None:
+        loop.add_reader(until, stop.set)
+    async with server as ready:
+        on_ready(ready)
+        await stop.wait()

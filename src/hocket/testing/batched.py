@@ -66,19 +66,16 @@ class _RowBench(Bench[Any]):
         self, make: Callable[[int], BatchedEnv], rows: int, steps: int, tolerance: float
     ) -> None:
         super().__init__(functools.partial(make, rows))
-        self._actions: Array | None = None
         self.rows = rows
         self.steps = steps
         self.tolerance = tolerance
         self.everyone = np.arange(rows)
 
-    @property
+    @functools.cached_property
     def actions(self) -> Array:
         """Actions `[rows, steps, ...]`: those of episode e at index e."""
-        if self._actions is None:
-            drawn = draw_actions(self.held.action_space, self.rows * self.steps)
-            self._actions = drawn.reshape(self.rows, self.steps, *drawn.shape[1:])
-        return self._actions
+        drawn = draw_actions(self.held.action_space, self.rows * self.steps)
+        return drawn.reshape(self.rows, self.steps, *drawn.shape[1:])
 
     def reset(self, rows: Array, episodes: Sequence[int]) -> None:
         tasks = self.held.tasks

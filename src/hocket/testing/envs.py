@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
 from hocket.core.contracts.env import ABILITIES, Suite, abilities_of, members
-from hocket.core.data import TaskInfo
+from hocket.core.data import SuccessRule, TaskInfo
 from hocket.testing.episodes import (
     EnvBench,
     Moment,
@@ -33,7 +33,6 @@ from hocket.workers.env.spaces import Drive, check_observation_space
 from hocket.workers.inline import Randomness
 
 _SUCCESS_KEYS = ("success", "is_success")
-_SUCCESS_RULES = ("first", "any", "final")
 
 
 def env_findings(
@@ -319,7 +318,7 @@ def _lists_tasks(suite: Suite) -> None:
         require(task.max_steps is None or task.max_steps >= 1, f"{task.name!r}: max_steps.")
         require(task.control_rate is None or task.control_rate > 0, f"{task.name!r}: control_rate.")
         require(
-            task.success_rule in _SUCCESS_RULES,
+            task.success_rule in get_args(SuccessRule),
             f"The success_rule of {task.name!r} is {task.success_rule!r}.",
         )
     names = [task.name for task in tasks]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -28,15 +29,12 @@ class EnvBench(Bench[Any]):
 
     def __init__(self, make: Callable[[], Any], seeds: Sequence[int], steps: int) -> None:
         super().__init__(make)
-        self._actions: Array | None = None
         self.seeds = tuple(seeds)
         self.steps = steps
 
-    @property
+    @functools.cached_property
     def actions(self) -> Array:
-        if self._actions is None:
-            self._actions = draw_actions(self.held.action_space, self.steps)
-        return self._actions
+        return draw_actions(self.held.action_space, self.steps)
 
     def reset(self, seed: int) -> Observation:
         """Begin an episode as a worker does, global randomness keyed as well."""

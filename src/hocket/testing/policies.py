@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -76,17 +77,13 @@ class _PolicyBench(Bench[Policy]):
         self.tolerance = tolerance
         self.is_exact = policy.spec.batch_invariant
         self._action_size = policy.spec.action_size if env is None else env.action.size
-        self._asked = 0
+        self._sessions = itertools.count()
 
-    def ask(self, batch: Batch, sessions: str = "") -> Array:
-        """The policy's checked answer, the very array that it returned unless padded. Sessions are
-        named after `sessions`, or else after the count of questions."""
-        if not sessions:
-            self._asked += 1
-            sessions = f"check-{self._asked}"
+    def ask(self, batch: Batch) -> Array:
+        """The policy's checked answer, the very array that it returned unless padded. May be asked
+        on any thread."""
         rows = tuple(
-            dataclasses.replace(row, session=f"{sessions}-{index}")
-            for index, row in enumerate(batch.rows)
+            dataclasses.replace(row, session=f"check-{next(self._sessions)}") for row in batch.rows
         )
         batch = dataclasses.replace(batch, rows=rows)
         policy = self.held
@@ -119,12 +116,10 @@ def _has_spec(policy: Policy) -> None:
     spec = policy.spec
     require(isinstance(spec, PolicySpec), f"It is a {type(spec).__name__}.")
     require(spec.chunk_length >= 0, f"chunk_length is {spec.chunk_length}.")
-    for name in ("history", "max_batch", "concurrency"):
+    for name in ("history", "max_batch", "concurrency", "action_size", "replan"):
         value = getattr(spec, name)
-        require(isinstance(value, int) and value >= 1, f"{name} is {value!r}.")
-    for name in ("action_size", "replan"):
-        value = getattr(spec, name)
-        require(value is None or (isinstance(value, int) and value >= 1), f"{name} is {value!r}.")
+        is_unsaid = value is None and name in ("action_size", "replan")
+        require(is_unsaid or (isinstance(value, int) and value >= 1), f"{name} is {value!r}.")
     if spec.replan is not None and spec.chunk_length:
         require(
             spec.replan <= spec.chunk_length,
@@ -210,8 +205,7 @@ def _keeps_up(bench: _PolicyBench) -> None:
     many = bench.held.spec.concurrency
     expected = bench.ask(bench.batch)
     with concurrent.futures.ThreadPoolExecutor(many) as pool:
-        # Sessions are named here, since the threads share the bench.
-        asked = [pool.submit(bench.ask, bench.batch, f"thread-{i}") for i in range(2 * many)]
+        asked = [pool.submit(bench.ask, bench.batch) for _ in range(2 * many)]
         answers = [each.result(timeout=_DEADLINE_S) for each in asked]
     if bench.held.spec.keyed_noise:
         for answer in answers:

@@ -38,7 +38,7 @@ from hocket.testing.findings import (
     require,
     wait_until,
 )
-from hocket.testing.toy import ToyConfig, ToySuite
+from hocket.testing.toy import CameraToyEnv, ToyConfig, ToySuite
 from hocket.workers.env.spaces import flatten
 
 _STEPS = 8
@@ -195,9 +195,9 @@ class _SinkBench(Bench[Sink]):
         self._folder = folder
         self._record = record
         self._attempts = 0
-        suite = ToySuite("image", ToyConfig(length_min=_STEPS, length_max=_STEPS, image_size=32))
-        self._task = suite.tasks()[0]
-        self._env: Any = suite.make(self._task.name)
+        config = ToyConfig(length_min=_STEPS, length_max=_STEPS, image_size=32)
+        self._task = ToySuite("image", config).tasks()[0]
+        self._env = CameraToyEnv("image", config)
         self.abilities = tuple(abilities_of(self._env) if abilities is None else abilities)
 
     def close(self) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
-from hocket.core.data import Answer, Array, Batch, EnvSpec, Observation, PolicySpec, Row
+from hocket.core.data import Answer, Array, Batch, EnvSpec, PolicySpec
 from hocket.errors import ConfigError, PolicyError
 
 _MIX = np.uint64(0x9E3779B97F4A7C15)
@@ -75,23 +74,6 @@ class ScriptedPolicy:
             replan=config.replan,
         )
         self.batch_sizes: list[int] = []
-        self._function: Callable[[Observation, Row], Array] | None = None
-
-    @classmethod
-    def of(
-        cls,
-        function: Callable[[Observation, Row], Array],
-        *,
-        chunk_length: int,
-        action_size: int | None = None,
-        **settings: Any,
-    ) -> ScriptedPolicy:
-        """A policy that answers each row with `function(observation, row)`, `[T, A]`."""
-        policy = cls(
-            "", ScriptedConfig(chunk_length=chunk_length, action_size=action_size, **settings)
-        )
-        policy._function = function
-        return policy
 
     def infer(self, batch: Batch) -> Answer:
         config = self.config
@@ -110,12 +92,6 @@ class ScriptedPolicy:
         """There is nothing to let go of."""
 
     def _values(self, batch: Batch) -> Array:
-        if self._function is not None:
-            chunks = [
-                np.asarray(self._function({k: a[i] for k, a in batch.arrays.items()}, row))
-                for i, row in enumerate(batch.rows)
-            ]
-            return np.stack(chunks + chunks[-1:] * batch.pad)
         bounds = [None if row.env is None else _bounds(row.env) for row in batch.rows]
         size = self.config.action_size
         if size is None:

@@ -13,7 +13,7 @@ from hocket.errors import ConfigError
 from hocket.runs.subject import Subject
 
 _STARTS = 100
-"""Starts of each task that a curriculum chooses from. Chosen by hand; no benchmark row."""
+"""Starts of each task that a curriculum chooses from."""
 _FEWEST_CHUNKS, _FEWEST_ACTIONS = 16, 64
 """What a step learns from at least. Chunks of one action in sixteens make steps so noisy that
 Pendulum is learnt and forgotten again; in sixty-fours it stays learnt."""
@@ -70,7 +70,7 @@ class UpdateConfig:
     correction: Correction | None = None
     """How data of older weights is made up for: none, decoupled (probabilities at the start of the
     update, recomputed), interpolated (the same, guessed from the age of the data) or tis (truncated
-    importance weights). The default is decoupled."""
+    importance weights). The default is decoupled; fresh data has weights of 1 with any."""
     truncate: float = 2.0
     """What tis cuts importance weights at."""
 
@@ -144,7 +144,7 @@ class RewardTerm:
 
 
 def reward_terms(text: str) -> tuple[RewardTerm, ...]:
-    """Reads `success,0.1*env,-0.01*my_rewards:effort`."""
+    """Parse `success,0.1*env,-0.01*my_rewards:effort`."""
     terms = []
     for part in text.split(","):
         head, star, tail = part.strip().rpartition("*")
@@ -250,11 +250,11 @@ class TrainConfig(GRPOConfig, PPOConfig, Subject):
     max_staleness: int = 2
     """Versions that data may be behind the weights in async mode."""
     segment_chunks: int = 0
-    """Learn from stretches of so many chunks before an episode ends, for ppo and long episodes; 0
-    learns from whole episodes."""
+    """Learn from stretches of N chunks before an episode ends, for ppo and long episodes; 0 learns
+    from whole episodes."""
 
     starts: int | None = None
-    """Train on so many starts of each task, over and over, instead of ever new ones."""
+    """Train on N starts of each task, over and over, instead of ever new ones."""
     curriculum: str = ""
     """How often each of these starts is tried (100 of each task, unless --starts says): hard (in
     proportion to its failures), or a function of your own as package.module:function."""
@@ -380,8 +380,3 @@ class TrainConfig(GRPOConfig, PPOConfig, Subject):
     def staleness(self) -> int:
         """Versions that data may be behind the weights: none in synchronous mode."""
         return self.max_staleness if self.mode == "async" else 0
-
-    @property
-    def corrected_by(self) -> Correction:
-        """The correction chosen. Fresh data needs none, and has weights of 1 with any."""
-        return self.correction or "decoupled"

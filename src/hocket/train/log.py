@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,21 +15,24 @@ from hocket.core.contracts.recorder import Reader
 from hocket.core.events import Measured
 from hocket.results.showing.progress import clock, start_live
 from hocket.system.text import printable
+from hocket.train.algorithms.stretches import Stretch
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.live import Live
 
 METRICS = "metrics.jsonl"
+_EPISODES = 100
+"""Episodes that curves are averaged over."""
 _REMEMBERED = ("episodes", "dropped", "filtered", "lost")
 """Counts that a checkpoint keeps beside the env steps."""
 _STILL_KL, _STILL_UPDATES = 1e-3, 10
 """An update that moves the policy by less, in nats, and how many of them in a row are a standstill.
-Chosen by hand: updates that learn move it by 0.005 to 0.1."""
+Updates that learn move it by 0.005 to 0.1."""
 _TOLD = 5
-"""Numbers of reward and info that are shown. Chosen by hand: about a line."""
+"""Numbers of reward and info that are shown: about a line."""
 _PLAIN_EVERY_S = 2.0
-"""Seconds between lines where there is no terminal. Chosen by hand."""
+"""Seconds between lines where there is no terminal."""
 
 
 @dataclass(slots=True)
@@ -70,14 +74,13 @@ class Counts:
         return self.planned - self.begun
 
     def to_state(self) -> dict[str, Any]:
-        """Returns what a checkpoint keeps. What was planned and has not ended is planned again."""
+        """What a checkpoint keeps. What was planned and has not ended is planned again."""
         return {
             "env_steps": self.total_steps,
             **{name: getattr(self, name) for name in _REMEMBERED},
         }
 
     def restore(self, state: Mapping[str, Any], ranks: int) -> None:
-        """Goes on from a checkpoint."""
         self.total_steps = state["env_steps"]
         self.env_steps = self.total_steps // ranks
         self.updates = state["version"]
@@ -85,7 +88,6 @@ class Counts:
             setattr(self, name, state[name])
 
     def to_curves(self) -> dict[str, float]:
-        """Returns the curves of the log."""
         return {
             "count/updates": float(self.updates),
             "count/episodes": float(self.episodes),
@@ -93,6 +95,31 @@ class Counts:
             "count/filtered_groups": float(self.filtered),
             "count/lost_attempts": float(self.lost),
         }
+
+
+class Recent:
+    """Numbers of the latest episodes, by the names of their curves."""
+
+    def __init__(self) -> None:
+        self._episodes: deque[dict[str, float]] = deque(maxlen=_EPISODES)
+
+    def add(self, stretch: Stretch, more: Mapping[str, float]) -> None:
+        """Take an episode that ended, and further numbers of it."""
+        told = {
+            "train/return": stretch.total_reward,
+            "train/episode_steps": float(stretch.steps),
+            **more,
+        }
+        if stretch.success is not None:
+            told["train/success"] = float(stretch.success)
+        self._episodes.append(told)
+
+    def to_curves(self) -> dict[str, float | None]:
+        """The mean of each number over the episodes that tell it."""
+        names = dict.fromkeys(("train/success", "train/return", "train/episode_steps"))
+        names.update(dict.fromkeys(name for told in self._episodes for name in told))
+        found = {name: [t[name] for t in self._episodes if name in t] for name in names}
+        return {name: sum(n) / len(n) if n else None for name, n in found.items()}
 
 
 class Shares:
@@ -111,15 +138,14 @@ class Shares:
         """Seconds that updates took."""
 
     def count(self, *, is_collecting: bool) -> None:
-        """Says whether episodes are in flight from now on."""
+        """Note if episodes are in flight from now on."""
         now = time.perf_counter()
         if self._was_collecting:
             self._collecting += now - self._last
         self._last, self._was_collecting = now, is_collecting
 
     def take(self, lanes: int) -> dict[str, float]:
-        """Returns curves of the shares since this was asked last. Stepping is the mean share of
-        `lanes` that did."""
+        """Return the shares since the last call. Stepping is the mean over `lanes`."""
         now = time.perf_counter()
         whole = max(1e-9, now - self._since)
         found = {
@@ -141,9 +167,9 @@ class Movement:
         """Updates in a row that did not."""
 
     def add(self, kl: float | None, success: float | None) -> str | None:
-        """Takes what an update measured, None where it trained the critic alone, and the share of
-        episodes that succeed; returns a warning where there is one. Where all succeed there is
-        nothing to move for."""
+        """Take an update's divergence, None where it trained the critic alone, and the share of
+        episodes that succeed; return a warning if there is one. Where all succeed there is nothing
+        to move for."""
         if kl is None:
             return None
         self._still = self._still + 1 if kl < _STILL_KL and success != 1.0 else 0
@@ -168,10 +194,8 @@ class Log:
         self._start = time.perf_counter() - (0.0 if state is None else state["wall_s"])
         self._file: TextIO | None = None
         self._readers = readers
-        if run is not None:
-            self._open(run, state)
-
-    def _open(self, run: Path, state: Mapping[str, Any] | None) -> None:
+        if run is None:
+            return
         path = run / METRICS
         kept = []
         if state is not None and path.exists():
@@ -186,7 +210,7 @@ class Log:
         return time.perf_counter() - self._start
 
     def write(self, env_steps: int, values: Mapping[str, float | None], **words: Any) -> None:
-        """Writes numbers and words at an env step; a None is left out."""
+        """Write numbers and words at an env step; a None is left out."""
         if self._file is None:
             return
         numbers = {key: value for key, value in values.items() if value is not None}
@@ -222,30 +246,28 @@ class Display:
             self._console = self._live.console
 
     def update(self, env_steps: int, values: Mapping[str, float | None]) -> None:
-        """Shows the state after an update of the weights; `values` are those of the log."""
+        """Show the state after an update of the weights; `values` are those of the log."""
         found = tuple(lines(values))
-        self._state = (env_steps, found)
-        elapsed = time.perf_counter() - self._start
-        if self._live is None and elapsed - self._said_at >= _PLAIN_EVERY_S:
-            self._said_at = elapsed
-            self.announce(f"{env_steps:,}/{self._total:,} steps, {', '.join(found)}")
+        self._show(env_steps, found, f"{env_steps:,}/{self._total:,} steps, {', '.join(found)}")
 
     def prepare(self, text: str) -> None:
-        """Shows what is done before the first update."""
-        self._state = (0, (text,))
+        """Show what is done before the first update."""
+        self._show(0, (text,), text)
+
+    def _show(self, env_steps: int, block: tuple[str, ...], line: str) -> None:
+        self._state = (env_steps, block)
         elapsed = time.perf_counter() - self._start
         if self._live is None and elapsed - self._said_at >= _PLAIN_EVERY_S:
             self._said_at = elapsed
-            self.announce(text)
+            self.announce(line)
 
     def close(self) -> None:
-        """Takes the block away."""
         if self._live is not None:
             self._live.stop()
             self._live = None
 
     def announce(self, text: str) -> None:
-        """Prints a line that stays."""
+        """Print a line that stays."""
         if self._stream is None:
             return
         line = f"[{time.perf_counter() - self._start:7.1f} s] {text}"
@@ -275,7 +297,7 @@ class Display:
 
 
 class Reading:
-    """Shows how recorded episodes are read."""
+    """Shows how recorded episodes are read: the watcher of what reads them."""
 
     def __init__(self, display: Display) -> None:
         self._display = display
@@ -283,23 +305,20 @@ class Reading:
         self._done: dict[str, int] = {}
 
     def stage(self, name: str, total: int) -> None:
-        """A part of the work begins, which has `total` pieces."""
         self._totals[name], self._done[name] = total, 0
 
     def advance(self, name: str) -> None:
-        """One more piece of that part is done."""
         self._done[name] += 1
         # An export says of what it reads that it is written.
         said = "reading" if name == "writing" else name
         self._display.prepare(f"recorded episodes, {said}: {self._done[name]}/{self._totals[name]}")
 
     def note(self, text: str) -> None:
-        """Tells the user something about the data."""
         self._display.announce(text)
 
 
 def lines(values: Mapping[str, float | None]) -> list[str]:
-    """Tells an update in a few phrases, the most important first."""
+    """Phrases of an update, the most important first."""
     if "train/return" not in values:
         loss = values.get("learn/cloning_loss") or 0.0
         return [f"update {values['count/updates'] or 0:.0f}: cloning loss {loss:.4f}"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -34,14 +35,14 @@ from hocket.train.collect.policy import CollectingPolicy
 from hocket.train.collect.rolling import (
     auto_lanes,
     base_of,
-    engine_of,
+    engine_plan,
     fleet_of,
     max_batch,
     policy_of,
 )
 from hocket.train.config import TrainConfig
-from hocket.train.data.reading import Wanted, read_data
-from hocket.train.data.store import DATA, discard
+from hocket.train.data.reading import read_data
+from hocket.train.data.store import DATA, Wanted
 from hocket.train.learner import checkpoint
 from hocket.train.learner.process import InProcess, LearnerLink, Remote
 from hocket.train.learner.weights import PackedWeights
@@ -64,7 +65,7 @@ from hocket.train.networks.contract import (
 from hocket.train.rewards import Rewards
 from hocket.train.trackers import TensorBoard
 from hocket.train.trainer import Trainer
-from hocket.train.training_run import Parts
+from hocket.train.training_run import Parts, Roll
 from hocket.workers.fleet import Fleet
 
 
@@ -136,6 +137,8 @@ def train(
             stack.callback(sites.close)
             sites.start()
         parts = Parts(
+            config=found.config,
+            tasks=found.tasks,
             run=run,
             policy=found.policy,
             description=found.description,
@@ -150,7 +153,8 @@ def train(
         if live is not None:
             stack.callback(live.close)
             following.append(live)
-        return _finish(found, parts, _Rolling(found, fleet, following, live), state)
+        roll = functools.partial(_roll, found, fleet, following, live)
+        return _finish(parts, roll, state)
 
 
 def _following(
@@ -191,7 +195,7 @@ class _Prepared:
 
 
 def _prepare(config: TrainConfig, start: Path | None, stack: contextlib.ExitStack) -> _Prepared:
-    """Looks at the env, and builds the network and the policy that acts with it."""
+    """Look at the env, and build the network and the policy that acts with it."""
     assembly = Assembly(config, config.lanes)
     base = base_of(config, assembly)
     if base is not None:
@@ -248,43 +252,32 @@ def _sites(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Rolling:
-    """Makes engines for what is run, one after another."""
-
-    found: _Prepared
-    fleet: Fleet
-    readers: Sequence[Reader]
-    live: LiveStatus | None
-
-    def run(
-        self, reader: Reader, trials: TrialQueue, begin: Callable[[Engine], bool] = lambda _: True
-    ) -> bool:
-        """Run these trials, whose events the reader is told first; False where that was
-        interrupted. `begin` is given the engine before, and says whether there is work for it."""
-        found = self.found
-        config, assembly, policy = found.config, found.assembly, found.policy
-        readers = (reader, *self.readers)
-        with engine_of(config, assembly, self.fleet, policy, readers) as engine:
-            if self.live is not None:
-                self.live.follow(engine.look)
-            cores = assembly.cores(config.lane_count)
-            return begin(engine) and engine.run(trials, planned=(), cores=cores)
+def _roll(
+    found: _Prepared,
+    fleet: Fleet,
+    readers: Sequence[Reader],
+    live: LiveStatus | None,
+    reader: Reader,
+    trials: TrialQueue,
+    begin: Callable[[Engine], bool] = lambda _: True,
+) -> bool:
+    """Run these trials on an engine of their own, which tells `reader` first; False if that was
+    interrupted. `begin` is given the engine before, and says whether there is work for it."""
+    config, assembly, policy = found.config, found.assembly, found.policy
+    plan = engine_plan(config, policy)
+    with assembly.engine(policy, fleet, plan, (reader, *readers)) as engine:
+        if live is not None:
+            live.follow(engine.look)
+        cores = assembly.cores(config.lane_count)
+        return begin(engine) and engine.run(trials, planned=(), cores=cores)
 
 
-def _finish(
-    found: _Prepared, parts: Parts, rolling: _Rolling, state: Mapping[str, Any] | None
-) -> Trained:
+def _finish(parts: Parts, roll: Roll, state: Mapping[str, Any] | None) -> Trained:
     """Train to the end, or until that is interrupted."""
-    config, tasks = found.config, found.tasks
-    trainer: Trainer | Cloner
-    if config.algo == "bc":
-        trainer = Cloner(config, tasks, parts, restored=state)
-        trainer.run(rolling.run)
-    else:
-        trainer = Trainer(config, tasks, parts, restored=state)
-        rolling.run(trainer, trainer.trials, trainer.begin)
-    if not trainer.is_complete and config.mode == "sync":
+    is_cloning = parts.config.algo == "bc"
+    trainer = Cloner(parts, state) if is_cloning else Trainer(parts, state)
+    trainer.run(roll)
+    if not trainer.is_complete and parts.config.mode == "sync":
         parts.link.save(trainer.counters())
     return Trained(
         run=parts.run,
@@ -295,7 +288,6 @@ def _finish(
 
 
 def _require_spreadable(config: TrainConfig) -> None:
-    """Refuses what sites cannot collect for."""
     if config.mode != "async" or config.algo == "bc":
         raise UsageError(
             "On several machines collecting and learning go on at once: add --mode async, with "
@@ -357,7 +349,7 @@ def _look(
 
 
 def _read_data(found: _Prepared, run: Path, display: Display) -> Path | None:
-    """Reads what the policy reads of recorded episodes, into a folder beside that of the run, which
+    """Copy what the policy reads of recorded episodes into a folder beside that of the run, which
     is made only when all is well; None where none are named."""
     config = found.config
     if not config.data:
@@ -369,6 +361,6 @@ def _read_data(found: _Prepared, run: Path, display: Display) -> Path | None:
         first=config.data_episodes,
     )
     data = temporary(run.with_name(f"{run.name}.data"))
-    discard(data)  # left by a run that was killed
+    shutil.rmtree(data, ignore_errors=True)  # left by a run that was killed
     read_data(config.data, wanted, data, Reading(display))
     return data

@@ -46,7 +46,7 @@ class Rewarded:
     """The mean of each number that the env told in `info`, over the steps that told it."""
 
     def to_curves(self) -> dict[str, float]:
-        """Returns what is logged of it: each term of several, and what `info` told that the outcome
+        """Return what is logged of it: each term of several, and what `info` told that the outcome
         does not tell."""
         terms = self.terms if len(self.terms) > 1 else {}
         return {
@@ -59,7 +59,6 @@ class Rewards:
     """The reward of a run."""
 
     def __init__(self, text: str) -> None:
-        """Loads the functions that `text` names."""
         self._terms = reward_terms(text)
         self._functions: dict[str, Callable[[Stretch], Any]] = {
             term.name: load_named(term.name, "reward function")
@@ -73,7 +72,7 @@ class Rewards:
         return bool(self._functions)
 
     def give(self, stretch: Stretch) -> Rewarded:
-        """Returns a stretch that has the env's rewards with those that are trained for."""
+        """Return a stretch that has the env's rewards with those that are trained for."""
         total = np.zeros_like(stretch.rewards)
         sums = {}
         for term in self._terms:
@@ -127,7 +126,7 @@ class Rewards:
 
 
 def at_the_end(stretch: Stretch, reward: float) -> Array:
-    """Returns rewards `[C, T]` that are 0 but at the last executed step."""
+    """Return rewards `[C, T]` that are 0 but at the last executed step."""
     given = np.zeros(stretch.rewards.shape)
     given[-1, int(stretch.executed[-1]) - 1] = reward
     return given

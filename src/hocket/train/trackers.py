@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from typing import Any
 
 from hocket.core.contracts.recorder import Followed
 from hocket.core.events import Event, Measured
@@ -29,15 +28,17 @@ class TensorBoard:
 
 
 class Tracker:
-    """Logs the curves to a tracker. Closing twice is safe."""
+    """Logs the curves to the tracker `module`, by its functions. Closing twice is safe."""
 
-    def __init__(
-        self, log: Callable[..., Any], finish: Callable[[], Any], *, has_axis: bool
-    ) -> None:
-        self._log = log
-        self._finish: Callable[[], object] | None = finish
-        self._has_axis = has_axis
-        """The tracker knows itself that env steps are the x axis."""
+    def __init__(self, module: str, project: str, run: Followed, *, has_axis: bool) -> None:
+        """`has_axis`: the tracker is told once that env steps are the x axis. Its own step never
+        goes back, but an evaluation ends after later updates did."""
+        begin = importlib.import_module(module).init
+        begun = begin(project=project or "hocket", name=run.folder.name, config=dict(run.config))
+        self._log, self._has_axis = begun.log, has_axis
+        self._finish: Callable[[], object] | None = begun.finish
+        if has_axis:
+            begun.define_metric("*", step_metric="env_steps")
 
     def on(self, event: Event) -> None:
         if isinstance(event, Measured):
@@ -51,19 +52,8 @@ class Tracker:
 
 
 def wandb(project: str, run: Followed) -> Tracker:
-    """A reader that logs to Weights & Biases."""
-    begun = _init("wandb", project, run)
-    # Its own step never goes back, but an evaluation ends after later updates did.
-    begun.define_metric("*", step_metric="env_steps")
-    return Tracker(begun.log, begun.finish, has_axis=True)
+    return Tracker("wandb", project, run, has_axis=True)
 
 
 def trackio(project: str, run: Followed) -> Tracker:
-    """A reader that logs to Trackio."""
-    begun = _init("trackio", project, run)
-    return Tracker(begun.log, begun.finish, has_axis=False)
-
-
-def _init(module: str, project: str, run: Followed) -> Any:
-    begin = importlib.import_module(module).init
-    return begin(project=project or "hocket", name=run.folder.name, config=dict(run.config))
+    return Tracker("trackio", project, run, has_axis=False)

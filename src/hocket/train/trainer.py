@@ -8,7 +8,7 @@ collection pauses when a batch is under way, and the learner works on this very 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from hocket.core.data import Episode, Trial
@@ -25,22 +25,20 @@ from hocket.engine.trials import TrialQueue
 from hocket.errors import EnvError
 from hocket.train.algorithms.stretches import Stretch
 from hocket.train.collect import plan
-from hocket.train.collect.curriculum import Curriculum, find_curriculum, state_of
+from hocket.train.collect.curriculum import Curriculum, find_curriculum
 from hocket.train.collect.elsewhere import SiteEvent, WorkGrew
 from hocket.train.collect.plan import Groups
 from hocket.train.collect.trajectories import Trajectories
-from hocket.train.config import TrainConfig
 from hocket.train.learner.learner import Updated
-from hocket.train.log import Movement, Shares
-from hocket.train.recent import Recent
-from hocket.train.training_run import Parts, TrainingRun
+from hocket.train.log import Movement, Recent, Shares
+from hocket.train.training_run import Parts, Roll, TrainingRun
 
 _ERRORS_IN_A_ROW = 50
 """Episodes in a row that may be lost to errors before the run ends with one: an env that never
-works would otherwise be tried for ever. Chosen by hand."""
+works would otherwise be tried for ever."""
 _PATIENCE = 4
-"""Batches of episodes in groups without a difference, before such groups are taken after all.
-Chosen by hand; without it a policy that always succeeds would never get to the end of its run."""
+"""Batches of episodes in groups without a difference, before such groups are taken after all:
+otherwise a policy that always succeeds would never get to the end of its run."""
 
 
 class _Trials(TrialQueue):
@@ -63,14 +61,9 @@ class _Trials(TrialQueue):
 class Trainer(TrainingRun):
     """Reads the engine's events; `trials` is the queue that the engine works on."""
 
-    def __init__(
-        self,
-        config: TrainConfig,
-        tasks: Sequence[plan.Task],
-        parts: Parts,
-        restored: Mapping[str, Any] | None = None,
-    ) -> None:
-        super().__init__(config, tasks, parts, restored)
+    def __init__(self, parts: Parts, restored: Mapping[str, Any] | None = None) -> None:
+        super().__init__(parts, restored)
+        config, tasks = parts.config, parts.tasks
         self._link = parts.link
         self.trials = _Trials(self._turn, is_open=parts.sites is not None)
         self._stop: Callable[[], None] = lambda: None
@@ -90,7 +83,7 @@ class Trainer(TrainingRun):
         )
         self._groups = Groups(config.group) if config.algo == "grpo" else None
         self._sites = parts.sites
-        self._trajectories = parts.sites or Trajectories.of(
+        self._trajectories = parts.sites or Trajectories(
             config,
             [task for _, task in tasks],
             newest=lambda: parts.link.block.version,
@@ -102,7 +95,11 @@ class Trainer(TrainingRun):
         self._movement = Movement()
         self._is_finishing = False
         if restored is not None:
-            self._curriculum.restore(restored["planned"], state_of(restored))
+            self._curriculum.restore(restored["planned"], restored["starts"])
+
+    def run(self, roll: Roll) -> None:
+        """Train to the end, or until Ctrl-C."""
+        roll(self, self.trials, self._begin)
 
     # -- reader ----------------------------------------------------------------------------------
 
@@ -119,14 +116,14 @@ class Trainer(TrainingRun):
             self._counts.env_steps += sum(
                 steps
                 for steps, trial in zip(event.steps, event.trials, strict=True)
-                if plan.is_training(trial)
+                if not plan.is_evaluation(trial)
             )
             self._shares.stepping += sum(event.busy)
         elif isinstance(event, BatchInferred):
             self._shares.inferring += event.ended - event.began
         elif isinstance(event, AttemptsBegan):
             self._counts.begun += sum(
-                plan.is_training(trial) and not attempt
+                not (plan.is_evaluation(trial) or attempt)
                 for trial, attempt in zip(event.trials, event.attempts, strict=True)
             )
         elif isinstance(event, EpisodesSealed):
@@ -145,10 +142,9 @@ class Trainer(TrainingRun):
         """True if no new episode may begin, since what there is must be learnt from first."""
         return not self._is_finishing and self._counts.outstanding > self._limit
 
-    def begin(self, engine: Engine) -> bool:
+    def _begin(self, engine: Engine) -> bool:
         """Plan the first episodes, and an evaluation of the start, or the one that an interrupted
-        run owes. A run that was at its end is only evaluated: false where not even that is left
-        for the engine."""
+        run owes. A run that was at its end is only evaluated: False if not even that is left."""
         self._stop = engine.stop
         if self._counts.updates == 0:
             is_due = self._config.eval_every > 0
@@ -205,7 +201,7 @@ class Trainer(TrainingRun):
             counts.settled += whole.size
 
     def _top_up(self) -> None:
-        """Plans what may be begun, and always something while the engine would otherwise end."""
+        """Plan what may begin, and always something while the engine would otherwise end."""
         if self._is_finishing:
             return
         counts = self._counts
@@ -228,14 +224,12 @@ class Trainer(TrainingRun):
 
     @property
     def _lanes(self) -> int:
-        """Lanes that collect."""
         return self._config.lane_count if self._sites is None else self._sites.lanes
 
     # -- learner ---------------------------------------------------------------------------------
 
     def _turn(self) -> None:
-        """Hear the sites, tell the learner what it must know, follow its updates, and keep the
-        lanes busy."""
+        """Hear the sites, tell the learner what it must know, follow its updates, plan."""
         for event in self._sites.news() if self._sites is not None else ():
             self.on(event)
         if self._is_finishing:
@@ -298,8 +292,7 @@ class Trainer(TrainingRun):
     # -- numbers ---------------------------------------------------------------------------------
 
     def counters(self) -> dict[str, Any]:
-        """Returns what a checkpoint keeps of the collecting side. Groups that were planned and not
-        begun are planned again."""
+        """What a checkpoint keeps. Groups that were planned and not begun are planned again."""
         waiting = self._counts.waiting // self._curriculum.group
         return {
             **super().counters(),

@@ -3,7 +3,7 @@ to save and to stop."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,8 @@ from hocket.train.rewards import Rewards
 class Parts:
     """What a run joins. Whoever made them closes them."""
 
+    config: TrainConfig
+    tasks: Sequence[plan.Task]
     run: Path
     policy: CollectingPolicy
     description: Description
@@ -37,21 +39,22 @@ class Parts:
     """Who collects, where that is not the engine here: that one then evaluates alone."""
 
 
+Roll = Callable[..., bool]
+"""Runs trials to the last and tells a reader; False where that was interrupted. A third argument is
+given the engine before, and says whether there is work for it."""
+
+
 class TrainingRun:
     """How far a run has come."""
 
-    def __init__(
-        self,
-        config: TrainConfig,
-        tasks: Sequence[plan.Task],
-        parts: Parts,
-        restored: Mapping[str, Any] | None = None,
-    ) -> None:
+    def __init__(self, parts: Parts, restored: Mapping[str, Any] | None = None) -> None:
         """`restored` is what a checkpoint kept of `counters`."""
-        self._config = config
+        self._config = config = parts.config
         self._parts = parts
         self._counts = Counts()
-        self._evaluations = Evaluations(config, tasks, parts.policy, parts.description, parts.run)
+        self._evaluations = Evaluations(
+            config, parts.tasks, parts.policy, parts.description, parts.run
+        )
         self._to_save = Crossing(config.checkpoint_every)
         self.is_complete = False
         if restored is not None:
@@ -70,10 +73,10 @@ class TrainingRun:
         return self._evaluations.best
 
     def close(self) -> None:
-        """Closes nothing: the parts belong to whoever made them."""
+        """The parts belong to whoever made them."""
 
     def counters(self) -> dict[str, Any]:
-        """Returns what a checkpoint keeps beside the weights."""
+        """What a checkpoint keeps beside the weights."""
         return {
             **self._counts.to_state(),
             **self._evaluations.to_state(),
@@ -83,7 +86,7 @@ class TrainingRun:
         }
 
     def _take(self, episode: Episode) -> bool:
-        """Takes an episode of an evaluation; True where it was the last, and all is told."""
+        """Take an episode of an evaluation; True if it was the last."""
         result = self._evaluations.add(episode)
         if result is None:
             return False
@@ -103,6 +106,5 @@ class TrainingRun:
         return is_done or self._parts.ranks.count(is_late or is_good) > 0
 
     def _show(self, values: Mapping[str, float | None]) -> None:
-        """Logs and shows what an update came to."""
         self._parts.log.write(self.total_steps, values, kind="update")
         self._parts.display.update(self.total_steps, values)

@@ -26,13 +26,13 @@ from hocket.results.scores import bounds
 from hocket.watch.planned import NOTHING, numbers_in
 
 LETTERS = {outcome.value: letter for outcome, letter in LETTER_OF.items()}
-PENDING = "."
+PENDING, LOST = ".", "L"
 _MOST_GAPS = 500
 """Trials that are asked for one by one; where more are missing, all since the first are read."""
 
 
 class EndedCell(NamedTuple):
-    """An episode that a look at the ledger found."""
+    """An episode that the ledger has, or an attempt that was lost."""
 
     cell: int
     attempt: int
@@ -48,7 +48,7 @@ class Cells:
 
     def __init__(self, folder: Path) -> None:
         self._path = RunFolder.at(folder).ledger
-        self._connection = schema.open_to_read(self._path)
+        self._connection = schema.open_checked(self._path, to_read=True)
         self._version: int | None = None
         self.plan = NOTHING
         self.outcomes = bytearray()
@@ -82,14 +82,17 @@ class Cells:
         rows = self._rows(f"SELECT {_COLUMNS} FROM episodes e WHERE trial = ?", (self._id(cell),))
         return self._ended(rows[0]) if rows else None
 
-    def lost(self, most: int) -> list[tuple[int, int, str]]:
-        """Cell, attempt and error of attempts that were lost; those that began last."""
+    def lost(self, most: int) -> list[EndedCell]:
+        """The attempts that were lost, those that began last."""
         rows = self._rows(
             "SELECT trial, attempt, error FROM attempts WHERE error IS NOT NULL"
             " ORDER BY leg DESC, began DESC LIMIT ?",
             (most,),
         )
-        return [(self._cell(row), attempt, error) for row, attempt, error in reversed(rows)]
+        return [
+            EndedCell(self._cell(trial), attempt, LOST, 0, 0.0, None, error)
+            for trial, attempt, error in reversed(rows)
+        ]
 
     def attempts(self, cell: int) -> int:
         """How many attempts at a trial have begun."""
@@ -198,6 +201,16 @@ class Cells:
 _COLUMNS = "e.trial, e.attempt, e.outcome, e.steps, e.seconds, e.total_reward, e.error"
 
 
+def plain_rate(rate: stats.Rate) -> dict[str, Any]:
+    """A rate as pages are told of it."""
+    return {
+        "n": rate.n,
+        "value": rate.value,
+        "interval": bounds(rate.interval),
+        "errors": rate.errors,
+    }
+
+
 def find_twin(folder: Path, mine: Cells, *, most: int = 50) -> tuple[str, Cells] | None:
     """The run beside this one that had the same trials and was written before it last, with its
     cells; None where there is none."""
@@ -212,11 +225,9 @@ def find_twin(folder: Path, mine: Cells, *, most: int = 50) -> tuple[str, Cells]
             continue
         with contextlib.suppress(RunFolderError, sqlite3.Error):
             cells = Cells(sibling)
-            if cells.planned() != len(mine.plan):
-                cells.close()
-                continue
-            cells.update()
-            if mine.plan.matched(cells.plan) is not None:
-                return sibling.name, cells
+            if cells.planned() == len(mine.plan):
+                cells.update()
+                if mine.plan.matched(cells.plan) is not None:
+                    return sibling.name, cells
             cells.close()
     return None

@@ -14,9 +14,8 @@ from hocket.records.folder import RunFolder
 from hocket.records.ledger import schema
 from hocket.records.run_file import load_run
 from hocket.results import stats
-from hocket.results.scores import bounds
 from hocket.results.showing.live import is_alive, read_status
-from hocket.watch.cells import LETTERS
+from hocket.watch.cells import LETTERS, plain_rate
 from hocket.watch.training import METRICS, Curves
 
 _MOST_RUNS = 500
@@ -29,10 +28,12 @@ def is_run(folder: Path) -> bool:
 
 
 class FolderView:
-    """Lists the runs in a folder, also those a level further down, as a file of jobs makes them."""
+    """Lists the runs in a folder, also those a level further down, as a file of jobs makes them.
+    It is shown as a run's view is."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self._lines: list[dict[str, Any]] = []
         self._known: dict[str, tuple[Any, dict[str, Any]]] = {}
         """A run's line, and when its files were written as it was made."""
 
@@ -49,7 +50,17 @@ class FolderView:
         newest = sorted(found, reverse=True)[:_MOST_RUNS]
         return {name: path for _, name, path in newest}
 
-    def lines(self) -> list[dict[str, Any]]:
+    def snapshot(self) -> dict[str, Any]:
+        return {"kind": "runs", "name": self.root.name, "runs": self._lines}
+
+    def poll(self) -> dict[str, Any] | None:
+        """Read the folder again; None where nothing has changed."""
+        before, self._lines = self._lines, self._read()
+        return {"again": True} if before != self._lines else None
+
+    def close(self) -> None: ...
+
+    def _read(self) -> list[dict[str, Any]]:
         """A line for each run."""
         lines = []
         for name, path in self.names().items():
@@ -101,7 +112,10 @@ def _line(name: str, path: Path, *, alive: bool) -> dict[str, Any]:
 
 def _counted(path: Path) -> dict[str, Any]:
     ledger = RunFolder.at(path).ledger
-    with contextlib.closing(schema.open_to_read(ledger)) as connection, schema.translated(ledger):
+    with (
+        contextlib.closing(schema.open_checked(ledger, to_read=True)) as connection,
+        schema.translated(ledger),
+    ):
         ((planned,),) = connection.execute("SELECT COUNT(*) FROM trials")
         rows = connection.execute(
             "SELECT suite, task, outcome, COUNT(*) FROM episodes JOIN trials ON id = trial"
@@ -114,5 +128,4 @@ def _counted(path: Path) -> dict[str, Any]:
         [stats.rate(of["S"], of["S"] + of["F"], errors=of["E"]) for of in tasks.values()]
     )
     done = sum(sum(of.values()) for of in tasks.values())
-    told = {"n": rate.n, "value": rate.value, "interval": bounds(rate.interval)}
-    return {"planned": planned, "done": done, "errors": rate.errors, "rate": told}
+    return {"planned": planned, "done": done, "errors": rate.errors, "rate": plain_rate(rate)}

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from hocket.errors import ConfigError, UsageError
+from hocket.errors import ConfigError
 from hocket.system.exposure import is_loopback
 from hocket.system.key_file import read_keys
 
@@ -85,13 +85,3 @@ def read_key(file: str) -> str:
             f"a-z, 0-9 and -._~."
         )
     return key
-
-
-def check_exposure(host: str, *, key: str | None, has_tls: bool) -> None:
-    """Nothing listens beyond loopback without a key of the user's own, or TLS."""
-    if is_loopback(host) or key is not None or has_tls:
-        return
-    raise UsageError(
-        f"{host} can be reached from other machines. Give a --key-file or a --tls-cert; or stay on "
-        f"loopback, and come by ssh: ssh -L PORT:localhost:PORT HOST"
-    )

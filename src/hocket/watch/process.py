@@ -19,8 +19,9 @@ from pathlib import Path
 
 from hocket.errors import HocketError
 from hocket.system.child import Child
-from hocket.watch.guard import Admission, new_token
-from hocket.watch.server import Watching, WatchServer, watching
+from hocket.system.exposure import serve_until_signal
+from hocket.watch.guard import new_token
+from hocket.watch.server import Watching, WatchServer
 
 _START_S = 60.0
 _END_S = 10.0
@@ -28,26 +29,13 @@ _NICENESS = 10
 """How far a page stands back behind the simulators of its machine."""
 
 
-async def serve_until_signal(
-    root: Path,
-    settings: Watching,
-    on_ready: Callable[[WatchServer], object],
-    *,
-    is_one_run: bool = False,
-    until: int | None = None,
+def serve(
+    server: WatchServer, on_ready: Callable[[WatchServer], object], *, until: int | None = None
 ) -> None:
     """Serve until SIGTERM or Ctrl-C, or until a file that can be read from is at its end."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    if until is not None:
-        loop.add_reader(until, stop.set)
     with contextlib.suppress(OSError):
         os.nice(_NICENESS)
-    async with watching(root, settings, is_one_run=is_one_run) as server:
-        on_ready(server)
-        await stop.wait()
+    asyncio.run(serve_until_signal(server, on_ready, until=until))
 
 
 class Beside:
@@ -76,17 +64,13 @@ class Beside:
 def main() -> None:
     """Serve the page of a folder, as a run starts it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    settings = Watching(guard=Admission(token=new_token()))
 
     def say(server: WatchServer) -> None:
         sys.stdout.write(f"{server.address}\n")
         sys.stdout.flush()
 
-    asyncio.run(
-        serve_until_signal(
-            Path(sys.argv[1]), settings, say, is_one_run="run" in sys.argv[2:], until=0
-        )
-    )
+    folder, is_one_run = Path(sys.argv[1]), "run" in sys.argv[2:]
+    serve(WatchServer(folder, Watching(token=new_token()), is_one_run=is_one_run), say, until=0)
 
 
 if __name__ == "__main__":

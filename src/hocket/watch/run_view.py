@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,9 @@ from hocket.records.folder import RunFolder
 from hocket.records.labels import add_label, labels_file, load_labels
 from hocket.records.ledger.view import LedgerView
 from hocket.records.run_file import load_run
-from hocket.results.scores import bounds
 from hocket.results.showing.live import is_alive, read_status
-from hocket.results.stats import Rate
 from hocket.system.durable import TEMPORARY
-from hocket.watch.cells import Cells, EndedCell, find_twin
+from hocket.watch.cells import Cells, EndedCell, find_twin, plain_rate
 from hocket.watch.training import Curves
 from hocket.workers.sinks.encoder import exact_rate
 
@@ -55,13 +53,12 @@ class RunView:
         self._cells: Cells | None = None
         self._twin: tuple[str, Cells] | None = None
         self._curves = Curves(folder)
-        self._status: dict[str, Any] | None = None
         self._head: dict[str, Any] = {}
         self._lanes: list[dict[str, Any]] = []
         self._feed: deque[dict[str, Any]] = deque(maxlen=_FEED)
         self._labels: dict[str, str] = {}
         self._labels_at: tuple[int, int] | None = None
-        self._lost: Any = None
+        self._lost: object = None
         """How many attempts were lost when the ledger was last asked which."""
 
     def close(self) -> None:
@@ -94,7 +91,7 @@ class RunView:
             found |= {
                 "plan": _plan(cells),
                 "outcomes": cells.outcomes.decode(),
-                "rates": {task: _told(cells.task_rate(task)) for task in range(len(cells.counts))},
+                "rates": _rates(cells, range(len(cells.counts))),
             }
         return found
 
@@ -102,27 +99,29 @@ class RunView:
         """Read the folder again; what has changed since the last time, None where nothing has.
         `again` says that pages need a new snapshot."""
         change: dict[str, Any] = {}
-        is_new = self._cells is None and self._open()
-        planned = 0 if self._cells is None else len(self._cells.plan)
-        ended = [] if self._cells is None else self._cells.update()
-        if self._cells is not None:
+        is_new = self._cells is None and RunFolder.at(self.folder).ledger.exists()
+        if is_new:
+            self._cells = Cells(self.folder)
+        cells = self._cells
+        if cells is not None:
+            planned, ended = len(cells.plan), cells.update()
             if is_new:
-                self._begin_feed()
-                self._twin = find_twin(self.folder, self._cells)
-            if is_new or len(self._cells.plan) != planned:
+                self._begin_feed(cells)
+                self._twin = find_twin(self.folder, cells)
+            elif ended:
+                change |= self._tell_ended(cells, ended)
+            if is_new or len(cells.plan) != planned:
                 change["again"] = True
-            if ended and not is_new:
-                change |= self._tell_ended(self._cells, ended)
         if new := self._curves.update():
             change["curves"] = new
-        self._status = read_status(self.folder)
-        before, self._head = self._head, self._make_head()
+        status = read_status(self.folder)
+        before, self._head = self._head, self._make_head(status)
         change |= {} if self._head == before else {"head": self._head}
-        is_lost = self._cells is not None and self._head["lost_attempts"] != self._lost
-        if is_lost and (lost := self._add_lost()):
+        is_lost = cells is not None and self._head["lost_attempts"] != self._lost
+        if cells is not None and is_lost and (lost := self._add_lost(cells)):
             self._lost = self._head["lost_attempts"]
             change["feed"] = [*change.get("feed", ()), *lost]
-        were, self._lanes = self._lanes, self._make_lanes()
+        were, self._lanes = self._lanes, self._make_lanes(status)
         change |= {} if self._lanes == were else {"lanes": self._lanes}
         if self._read_labels():
             change["labels"] = self._labels_by_cell()
@@ -140,8 +139,8 @@ class RunView:
             "trial": trial.id,
             "attempt": attempt,
             "outcome": "." if ended is None else ended.outcome,
-            "films": self.films(cell, attempt),
-            "growing": self.growing(cell, attempt) if ended is None else [],
+            "films": list(self._films(cell, attempt)),
+            "growing": list(self._films(cell, attempt, grows=True)) if ended is None else [],
             "label": self._labels.get(trial.id, ""),
             "rate": self._control_rate(trial),
         }
@@ -168,39 +167,23 @@ class RunView:
 
     # -- films ---------------------------------------------------------------------------------
 
-    def films(self, cell: int, attempt: int) -> list[str]:
-        """The names of an attempt's sealed videos."""
-        folder = self._attempt(cell, attempt)
-        return sorted(path.name for path in folder.glob("[!.]*.mp4"))
-
-    def growing(self, cell: int, attempt: int) -> list[str]:
-        """The names that videos will have which are still being written."""
-        folder = self._attempt(cell, attempt)
-        found = sorted(path.name for path in folder.glob(f".*.mp4{TEMPORARY}"))
-        return [name[1 : -len(TEMPORARY)] for name in found]
-
     def film(self, cell: int, attempt: int, name: str, *, grows: bool = False) -> Path | None:
         """A video's file, or the one that it grows in; None where there is none of that name. No
         name leads out of the folder, nor does a link."""
-        known = self.growing(cell, attempt) if grows else self.films(cell, attempt)
-        if name not in known:
+        path = self._films(cell, attempt, grows=grows).get(name)
+        if path is None or not path.resolve().is_relative_to(self.folder.resolve()):
             return None
-        folder = self._attempt(cell, attempt)
-        path = folder / (f".{name}{TEMPORARY}" if grows else name)
-        inside = path.resolve().is_relative_to(self.folder.resolve())
-        return path if inside and path.is_file() else None
+        return path if path.is_file() else None
 
-    def _attempt(self, cell: int, attempt: int) -> Path:
+    def _films(self, cell: int, attempt: int, *, grows: bool = False) -> dict[str, Path]:
+        """An attempt's sealed videos by name; or those that are still being written, by the name
+        that each will have."""
         trial = self._need(cell).plan.trial(cell)
-        return RunFolder.at(self.folder).attempt(trial, attempt)
+        folder = RunFolder.at(self.folder).attempt(trial, attempt)
+        paths = sorted(folder.glob(f".*.mp4{TEMPORARY}" if grows else "[!.]*.mp4"))
+        return {path.name.removeprefix(".").removesuffix(TEMPORARY): path for path in paths}
 
     # -- what the folder says ------------------------------------------------------------------
-
-    def _open(self) -> bool:
-        if not RunFolder.at(self.folder).ledger.exists():
-            return False
-        self._cells = Cells(self.folder)
-        return True
 
     def _need(self, cell: int) -> Cells:
         if self._cells is None or not 0 <= cell < len(self._cells.plan):
@@ -216,12 +199,11 @@ class RunView:
         names = [env] if isinstance(env, str) else [str(one) for one in env]
         return f"{config.get('policy', 'policy')} on {', '.join(names)}"
 
-    def _make_head(self) -> dict[str, Any]:
-        status: Mapping[str, Any] = self._status or {}
-        alive = is_alive(self._status, time.time())
-        head: dict[str, Any] = {key: status.get(key) for key in _OF_STATUS}
+    def _make_head(self, status: Mapping[str, Any] | None) -> dict[str, Any]:
+        alive = is_alive(status, time.time())
+        head: dict[str, Any] = {key: (status or {}).get(key) for key in _OF_STATUS}
         head |= {"alive": alive, "training": self._curves.about()}
-        if alive and status.get("phase") == "done":
+        if alive and head["phase"] == "done":
             head["phase"] = "writing the report"
         if (training := head["training"]) and not alive:
             is_done = training["env_steps"] >= training["steps"]
@@ -232,7 +214,7 @@ class RunView:
         counts: Counter[str] = sum(cells.counts, Counter())
         done, planned = sum(counts.values()), len(cells.plan)
         head |= {"planned": planned, "done": done, "counts": dict(counts)}
-        head["rate"] = _told(cells.rate())
+        head["rate"] = plain_rate(cells.rate())
         if not alive:
             head["phase"] = "done" if done == planned else "stopped"
         if self._twin is not None:
@@ -240,64 +222,49 @@ class RunView:
             head["twin"] = None if found is None else {"name": self._twin[0], **found}
         return head
 
-    def _make_lanes(self) -> list[dict[str, Any]]:
-        if self._status is None or not self._head.get("alive"):
+    def _make_lanes(self, status: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+        if status is None or not self.is_alive:
             return []
-        lanes = [dict(lane) for lane in self._status.get("lanes", ())]
+        lanes = [dict(lane) for lane in status.get("lanes", ())]
         for lane in lanes:
             if self._cells is not None and "trial" in lane:
                 lane["cell"] = self._cells.plan.find(lane["trial"])
         return lanes
 
-    def _begin_feed(self) -> None:
-        assert self._cells is not None
-        for ended in self._cells.last_ended(("failure", "error"), _FEED):
-            self._feed.append(self._item(ended))
-        self._add_lost()
+    def _begin_feed(self, cells: Cells) -> None:
+        ended = cells.last_ended(("failure", "error"), _FEED)
+        self._feed.extend(self._item(cells, one) for one in ended)
+        self._add_lost(cells)
 
     def _tell_ended(self, cells: Cells, ended: list[EndedCell]) -> dict[str, Any]:
         letters: dict[str, list[int]] = {}
         for one in ended:
             letters.setdefault(one.outcome, []).append(one.cell)
-        items = [self._item(one) for one in ended if one.outcome in "FE"][-_FEED:]
+        items = [self._item(cells, one) for one in ended if one.outcome in "FE"][-_FEED:]
         self._feed.extend(items)
         tasks = {int(cells.plan.task_of[one.cell]) for one in ended}
         return {
             "cells": letters,
-            "rates": {task: _told(cells.task_rate(task)) for task in tasks},
+            "rates": _rates(cells, tasks),
             "feed": items,
         }
 
-    def _item(self, ended: EndedCell) -> dict[str, Any]:
-        assert self._cells is not None
+    def _item(self, cells: Cells, ended: EndedCell) -> dict[str, Any]:
         return {
             "cell": ended.cell,
             "attempt": ended.attempt,
             "outcome": ended.outcome,
-            "trial": self._cells.plan.trial(ended.cell).id,
+            "trial": cells.plan.trial(ended.cell).id,
             "steps": ended.steps,
             "error": _headline(ended.error),
-            "films": self.films(ended.cell, ended.attempt),
+            "films": list(self._films(ended.cell, ended.attempt)),
         }
 
-    def _add_lost(self) -> list[dict[str, Any]]:
-        """Attempts that were lost and run again, or have."""
-        assert self._cells is not None
-        lost = self._cells.lost(_FEED)
+    def _add_lost(self, cells: Cells) -> list[dict[str, Any]]:
+        """Put attempts that were lost into the feed; the items that are new."""
         known = {(item["cell"], item["attempt"]) for item in self._feed}
-        new = [
-            {
-                "cell": cell,
-                "attempt": attempt,
-                "outcome": "L",
-                "trial": self._cells.plan.trial(cell).id,
-                "steps": 0,
-                "error": _headline(error),
-                "films": self.films(cell, attempt),
-            }
-            for cell, attempt, error in lost
-            if (cell, attempt) not in known
-        ]
+        lost = [one for one in cells.lost(_FEED) if (one.cell, one.attempt) not in known]
+        new = [self._item(cells, one) for one in lost]
         self._feed.extend(new)
         return new
 
@@ -305,7 +272,7 @@ class RunView:
         """Items of the feed whose videos came since they were told."""
         found = []
         for item in self._feed:
-            films = self.films(item["cell"], item["attempt"])
+            films = list(self._films(item["cell"], item["attempt"]))
             if films != item["films"]:
                 item["films"] = films
                 found.append(item)
@@ -320,7 +287,7 @@ class RunView:
         if at == self._labels_at:
             return False
         self._labels_at = at
-        self._labels = {trial: label.text for trial, label in load_labels(self.folder).items()}
+        self._labels = load_labels(self.folder)
         return True
 
     def _labels_by_cell(self) -> dict[int, str]:
@@ -359,13 +326,8 @@ def _plan(cells: Cells) -> dict[str, Any]:
     return {**found, "task": plan.task_of.tolist(), "seed": seeds}
 
 
-def _told(rate: Rate) -> dict[str, Any]:
-    return {
-        "n": rate.n,
-        "value": rate.value,
-        "interval": bounds(rate.interval),
-        "errors": rate.errors,
-    }
+def _rates(cells: Cells, tasks: Iterable[int]) -> dict[int, dict[str, Any]]:
+    return {task: plain_rate(cells.task_rate(task)) for task in tasks}
 
 
 def _headline(error: str | None) -> str:

@@ -18,11 +18,10 @@ import logging
 import ssl
 import time
 from collections import deque
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from urllib.parse import parse_qs, quote, unquote
 
 from websockets.asyncio.server import Server, ServerConnection, serve
@@ -33,7 +32,7 @@ from hocket.errors import HocketError, RunFolderError
 from hocket.results.showing.live import WANTED_S, picture_file, want
 from hocket.watch import files
 from hocket.watch.folder_view import FolderView, is_run
-from hocket.watch.guard import Admission
+from hocket.watch.guard import Admission, names_of
 from hocket.watch.run_view import RunView
 
 POLL_S = 0.5
@@ -52,7 +51,7 @@ _LOG.setLevel(logging.CRITICAL)  # what strangers send is no event of ours
 class Watching:
     """Where to listen, and for whom."""
 
-    guard: Admission
+    token: str
     host: str = "127.0.0.1"
     port: int = 0
     """0 takes any free port."""
@@ -63,7 +62,7 @@ class Watching:
 class _Channel:
     """A view that is polled for the pages that look at it."""
 
-    view: Any
+    view: RunView | FolderView
     poll_s: float
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """A view's connection to its ledger is used by one thread at a time."""
@@ -101,31 +100,19 @@ class _Channel:
         return frozenset().union(*wished)
 
 
-class _Listing:
-    """A folder's list of runs, in the form of a view."""
-
-    def __init__(self, folder: FolderView) -> None:
-        self._folder = folder
-        self._lines: list[dict[str, Any]] = []
-
-    def poll(self) -> dict[str, Any] | None:
-        before, self._lines = self._lines, self._folder.lines()
-        return {"again": True} if before != self._lines else None
-
-    def snapshot(self) -> dict[str, Any]:
-        return {"kind": "runs", "name": self._folder.root.name, "runs": self._lines}
-
-    def close(self) -> None: ...
-
-
 class WatchServer:
-    """Serves the page of a run folder, or of a folder with runs."""
+    """Serves the page of a run folder, or of a folder with runs, inside an `async with`."""
 
     def __init__(self, root: Path, watching: Watching, *, is_one_run: bool = False) -> None:
         """`is_one_run` says that the folder is a run's, also while nothing is in it yet."""
         self.root = root
         self._is_one_run = is_one_run
         self._watching = watching
+        self._guard = Admission(
+            token=watching.token,
+            hosts=names_of(watching.host),
+            scheme="http" if watching.tls is None else "https",
+        )
         self._folder = FolderView(root)
         self._channels: dict[str, _Channel] = {}
         self._pages = 0
@@ -135,12 +122,12 @@ class WatchServer:
     def address(self) -> str:
         """The page's address, with its token."""
         assert self._server is not None
-        guard, port = self._watching.guard, next(iter(self._server.sockets)).getsockname()[1]
+        guard, port = self._guard, next(iter(self._server.sockets)).getsockname()[1]
         host = next(iter(guard.hosts), self._watching.host)
         shown = f"[{host}]" if ":" in host else host
         return f"{guard.scheme}://{shown}:{port}/{quote(guard.token)}/"
 
-    async def start(self) -> None:
+    async def __aenter__(self) -> Self:
         self._server = await serve(
             self._serve,
             self._watching.host,
@@ -152,8 +139,9 @@ class WatchServer:
             close_timeout=2.0,
             logger=_LOG,
         )
+        return self
 
-    async def close(self) -> None:
+    async def __aexit__(self, *_: object) -> None:
         assert self._server is not None
         self._server.close()
         await self._server.wait_closed()
@@ -166,7 +154,7 @@ class WatchServer:
     # -- pages and videos ----------------------------------------------------------------------
 
     async def _answer(self, connection: ServerConnection, request: Request) -> Response | None:
-        guard, headers = self._watching.guard, request.headers
+        guard, headers = self._guard, request.headers
         host = headers.get("Host")
         if not guard.knows_host(host):
             return files.text(HTTPStatus.FORBIDDEN, "This name is none of this server's.\n")
@@ -180,7 +168,10 @@ class WatchServer:
         if kind == "live":
             if headers.get("Upgrade", "").lower() != "websocket":
                 return files.text(HTTPStatus.UPGRADE_REQUIRED, "This is for WebSockets.\n")
-            return None if self._pages < _MOST_PAGES else _too_many()
+            if self._pages < _MOST_PAGES:
+                return None
+            words = f"{_MOST_PAGES} pages are open already.\n"
+            return files.text(HTTPStatus.SERVICE_UNAVAILABLE, words)
         if kind == "film":
             return await self._film(rest, headers.get("Range"), _growth(request.path))
         name = "watch.html" if kind in ("", "run") else kind
@@ -289,7 +280,7 @@ class WatchServer:
             elif self._is_one_run or is_run(self.root):
                 channel = _Channel(RunView(self.root, self.root.name), POLL_S)
             else:
-                channel = _Channel(_Listing(self._folder), _LIST_POLL_S)
+                channel = _Channel(self._folder, _LIST_POLL_S)
             channel.task = asyncio.create_task(self._follow(channel))
             channel.left_at = time.monotonic()
             self._channels[name] = channel
@@ -318,15 +309,15 @@ class WatchServer:
                     else:
                         channel.changes.append((channel.revision, _dumped(change)))
         if isinstance(channel.view, RunView) and channel.pages:
-            await asyncio.to_thread(_exchange_pictures, channel)
+            await asyncio.to_thread(_exchange_pictures, channel.view, channel)
         async with channel.news:
             channel.news.notify_all()
 
 
-def _exchange_pictures(channel: _Channel) -> None:
+def _exchange_pictures(view: RunView, channel: _Channel) -> None:
     """Ask the run for the pictures that pages look at, and read those that have come."""
-    folder, lanes = channel.view.folder, channel.lanes
-    if not channel.view.is_alive:
+    folder, lanes = view.folder, channel.lanes
+    if not view.is_alive:
         channel.pictures.clear()
         return
     with contextlib.suppress(OSError, HocketError):
@@ -347,20 +338,3 @@ def _growth(target: str) -> int | None:
 
 def _dumped(value: dict[str, Any]) -> str:
     return json.dumps(value, separators=(",", ":"))
-
-
-def _too_many() -> Response:
-    return files.text(HTTPStatus.SERVICE_UNAVAILABLE, f"{_MOST_PAGES} pages are open already.\n")
-
-
-@contextlib.asynccontextmanager
-async def watching(
-    root: Path, settings: Watching, *, is_one_run: bool = False
-) -> AsyncIterator[WatchServer]:
-    """A server that listens inside the block."""
-    server = WatchServer(root, settings, is_one_run=is_one_run)
-    await server.start()
-    try:
-        yield server
-    finally:
-        await server.close()

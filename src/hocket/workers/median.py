@@ -9,27 +9,23 @@ from collections import deque
 class RunningMedian:
     """The median of the last `window` numbers; None before the first."""
 
-    __slots__ = ("_last", "_sorted", "_window")
+    __slots__ = ("_last", "_window", "values")
 
     def __init__(self, window: int) -> None:
         self._window = window
         self._last: deque[float] = deque()
-        self._sorted: list[float] = []
+        self.values: list[float] = []
+        """These numbers, sorted; the list changes with the next one."""
 
     def add(self, value: float) -> None:
         if len(self._last) == self._window:
-            del self._sorted[bisect_left(self._sorted, self._last.popleft())]
+            del self.values[bisect_left(self.values, self._last.popleft())]
         self._last.append(value)
-        insort(self._sorted, value)
+        insort(self.values, value)
 
     def __len__(self) -> int:
         return len(self._last)
 
     @property
-    def values(self) -> list[float]:
-        """These numbers, sorted; the list changes with the next one."""
-        return self._sorted
-
-    @property
     def value(self) -> float | None:
-        return self._sorted[len(self._sorted) // 2] if self._sorted else None
+        return self.values[len(self.values) // 2] if self.values else None

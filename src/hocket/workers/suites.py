@@ -87,8 +87,7 @@ def find_task(suite: str, tasks: Sequence[TaskInfo], name: str) -> TaskInfo:
 
 
 def with_details(task: TaskInfo, env: Any) -> TaskInfo:
-    """The task, with the prompt, the step limit and the control rate that its env says where the
-    suite says none."""
+    """The task, with its env's prompt, step limit and control rate where the suite has none."""
     task = with_rate(task, env)
     return replace(
         task, prompt=task.prompt or prompt_of(env), max_steps=task.max_steps or limit_of(env)
@@ -129,13 +128,9 @@ def control_rate_of(env: Any) -> float | None:
     metadata = getattr(env, "metadata", None)
     said = [getattr(one, name, None) for one in (env, inner) for name in _RATES]
     said.append(metadata.get("render_fps") if isinstance(metadata, Mapping) else None)
-    said += [_inverse(getattr(one, name, None)) for one in (env, inner) for name in _DURATIONS]
+    lengths = [getattr(one, name, None) for one in (env, inner) for name in _DURATIONS]
+    said += [1 / step_s for step_s in map(_positive, lengths) if step_s is not None]
     return next((rate for rate in map(_positive, said) if rate is not None), None)
-
-
-def _inverse(seconds: Any) -> float | None:
-    found = _positive(seconds)
-    return None if found is None else 1 / found
 
 
 def _positive(value: Any) -> float | None:

@@ -113,7 +113,7 @@ class SocketPort:
 
     @contextlib.contextmanager
     def opened(self, spec: WorkerSpec) -> Iterator[WorkerSpec]:
-        """Travel as a spec says; gives it with the folder that sinks write to."""
+        """Travel as a spec says; yield it with the folder that sinks write to."""
         self.transport = spec.transport
         if not spec.sends_files:
             yield spec
@@ -129,7 +129,7 @@ class SocketPort:
 
 
 def serve(stream: socket.socket, control: Control, index: int) -> int:
-    """Work until told to close, or the parent is gone; gives the process's exit code."""
+    """Work until told to close, or the parent is gone; return the process's exit code."""
     port = SocketPort(stream)
     first = port.receive()
     if first is None:

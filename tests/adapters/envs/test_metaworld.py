@@ -381,11 +381,9 @@ def test_a_full_image_is_the_one_that_metaworld_renders():
     """In a process of its own, since two OpenGL contexts in one process give wrong images."""
     code = """
 import sys
-from importlib.util import find_spec
 import numpy as np
 from hocket.workers.env import gl
 from hocket.adapters.envs.metaworld import MetaWorld
-from support.parts import needs
 
 env = MetaWorld("push", MetaWorld.Config(size=96)).make("push-v3")
 env.reset(seed=0)

@@ -10,8 +10,13 @@ from pathlib import Path
 import pytest
 
 import hocket
-from hocket.adapters.policies.lerobot import LeRobotConfig, default_key
-from hocket.adapters.policies.lerobot.folder import REFUSED, check_folder, find_folder
+from hocket.adapters.policies.lerobot import LeRobotConfig
+from hocket.adapters.policies.lerobot.folder import (
+    REFUSED,
+    check_folder,
+    default_key,
+    find_folder,
+)
 from hocket.core import plugins
 from hocket.errors import ConfigError, PolicyError, SpecMismatchError, UsageError
 from support.commands import run_process

@@ -13,10 +13,16 @@ from hocket.results.page.charts import (
     nice_ceiling,
     share_bar,
 )
+from hocket.results.stats import Interval
 
 
 def row(value: float | None, low: float | None = None, high: float | None = None) -> IntervalRow:
-    return IntervalRow(label="push", value=value, low=low, high=high, text="t")
+    interval = (
+        None
+        if low is None or high is None
+        else Interval(low=low, high=high, level=0.95, method="wilson")
+    )
+    return IntervalRow(label="push", value=value, interval=interval, text="t")
 
 
 @given(st.floats(1e-9, 1e12))

@@ -10,6 +10,7 @@ import pytest
 
 from hocket.core.data import Outcome, Trial
 from hocket.errors import RunFolderError
+from hocket.results.exactness import Claim
 from hocket.results.page.report_page import report_page, write_report_page
 from hocket.results.recorded import RecordedRun, open_recorded
 from hocket.results.report import Report, Throughput
@@ -172,7 +173,7 @@ def large(tasks: int, seeds: int) -> RecordedRun:
     episodes = [episode_of(trial, choices[(i + trial.seed) % 5]) for i, trial in enumerate(trials)]
     report = Report.build(
         config={},
-        exactness="inputs",
+        claim=Claim(level="inputs"),
         trials=trials,
         episodes=episodes,
         throughput=Throughput(),

@@ -6,10 +6,11 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,18 +19,19 @@ import numpy as np
 import pytest
 
 import hocket
+from hocket.core.contracts.runtime import Usability
 from hocket.errors import UsageError, WorkerFailed
 from hocket.system.owner import host, owner
 from hocket.testing import check_runtime
 from hocket.workers.cloud.daytona import DaytonaConfig, DaytonaRuntime
 from hocket.workers.cloud.modal import ModalConfig, ModalRuntime
-from hocket.workers.cloud.receiver import send_code
-from hocket.workers.cloud.sandbox import HOST_TAG, OWNER_TAG, CloudRuntime
+from hocket.workers.cloud.receiver import RECEIVER, send_code
+from hocket.workers.cloud.sandbox import HOST_TAG, OWNER_TAG, CloudRuntime, variables
 from hocket.workers.notices import LaneFailed, LanesBegun, LanesExecuted, LanesUp
 from hocket.workers.remote import websocket
 from support.processes import DEADLINE_S, alive, wait_until
 from support.rig import Rig, trials
-from support.sandboxes import Sandboxes
+from support.sandboxes import Machine, Sandboxes
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 LONG = {"length_min": 10**6, "length_max": 10**6}
@@ -304,10 +306,9 @@ def test_a_sandbox_that_is_slow_is_awaited_and_one_that_nobody_wants_is_given_ba
 
 def test_nobody_gets_in_without_both_the_token_and_the_key(cloud: Cloud) -> None:
     runtime = cloud.runtime()
-    provider = runtime._provider
-    provider.prepare()
+    runtime.prepare()
     key = websocket.new_key()
-    sandbox = provider.create(key, {HOST_TAG: host()})
+    sandbox = runtime.create(key, {HOST_TAG: host()})
     url, headers = sandbox.entrance()
     (machine,) = cloud.sandboxes.machines.values()
 
@@ -327,11 +328,15 @@ def test_nobody_gets_in_without_both_the_token_and_the_key(cloud: Cloud) -> None
         send_code(url, key, {name: f"{value}x" for name, value in headers.items()})
     assert cloud.sandboxes.strangers >= 2
     send_code(url, key, headers)
-    way_in = url.replace("https", "wss")
+
+    def dial(brought: str) -> socket.socket:
+        ours, theirs = socket.socketpair()
+        websocket.join(url.replace("https", "wss"), brought, theirs, headers)
+        return ours
 
     def is_kept_out() -> bool:
         try:
-            websocket.dial(way_in, "wrong", headers)
+            dial("wrong")
         except WorkerFailed as exc:
             return "401" in str(exc)
         except OSError:
@@ -339,7 +344,7 @@ def test_nobody_gets_in_without_both_the_token_and_the_key(cloud: Cloud) -> None
         raise AssertionError("A wrong key was taken.")
 
     wait_until(is_kept_out)
-    websocket.dial(way_in, key, headers).close()
+    dial(key).close()
     assert machine.process is not None
     wait_until(lambda: not alive(machine.process.pid))
     sandbox.delete()
@@ -400,6 +405,64 @@ def test_settings_reach_daytona_and_a_sandbox_that_cannot_start_is_deleted(
     daytona_cloud.stand_in.states = ["creating"] * 100
     assert "in time (--runtime.create-timeout)" in daytona_cloud.failure(create_timeout=3)
     assert daytona_cloud.sandboxes.machines == {}
+
+
+class OwnCloud(CloudRuntime):
+    """A provider whose sandboxes are processes of this machine: no package of others is needed."""
+
+    name, package, how_to_delete = "Own", "hocket", "rm {ident}"
+
+    def __init__(self, sandboxes: Sandboxes) -> None:
+        super().__init__()
+        self.sandboxes = sandboxes
+
+    @classmethod
+    def examine_key(cls) -> Usability:
+        return Usability(is_usable=True)
+
+    def prepare(self) -> None: ...
+
+    def create(self, key: str, tags: Mapping[str, str]) -> OwnSandbox:
+        machine = self.sandboxes.make(tags)
+        words = (sys.executable, "-c", RECEIVER)
+        machine.run(words, variables(key, ("A=b",)), self.sandboxes.folder)
+        return OwnSandbox(self.sandboxes, machine)
+
+    def tagged(self, tag: str, value: str) -> list[tuple[OwnSandbox, Mapping[str, str]]]:
+        machines = [one for one in self.sandboxes.machines.values() if one.tags.get(tag) == value]
+        return [(OwnSandbox(self.sandboxes, machine), machine.tags) for machine in machines]
+
+
+class OwnSandbox:
+    def __init__(self, sandboxes: Sandboxes, machine: Machine) -> None:
+        self.sandboxes, self.machine, self.ident = sandboxes, machine, machine.ident
+
+    def entrance(self) -> tuple[str, Mapping[str, str]]:
+        return self.sandboxes.url, {"X-Token": self.machine.token}
+
+    def account(self) -> str:
+        return ""
+
+    def delete(self) -> None:
+        self.sandboxes.delete(self.ident)
+
+
+def test_a_provider_of_three_methods_runs_lanes_and_gives_back_what_others_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sandboxes = Sandboxes(tmp_path, "X-Token")
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "cert.pem"))
+    gone = owner().rpartition("-")[0] + "-1"
+    stray = sandboxes.make({HOST_TAG: host(), OWNER_TAG: gone})
+    assert OwnCloud.examine().is_usable
+    with Rig() as rig:
+        expected = rig.play(trials(2))
+    with Rig(runtime=OwnCloud(sandboxes)) as rig:
+        assert rig.play(trials(2)) == expected
+        assert stray.ident in sandboxes.deleted
+        assert len(sandboxes.machines) == 1
+    assert sandboxes.machines == {}
+    sandboxes.close()
 
 
 def test_what_cannot_be_asked_for_is_refused_before_anybody_is_asked() -> None:

@@ -14,14 +14,14 @@ from hocket.core.data import Ref
 from hocket.errors import ConfigError, UnknownNameError, UsageError, WorkerFailed
 from hocket.workers.containers.command import Command, _is_stray, container_name
 from hocket.workers.containers.images import context_hash
-from hocket.workers.containers.runtime import ContainerConfig, DockerRuntime, PodmanRuntime, Setup
+from hocket.workers.containers.runtime import ContainerConfig, DockerRuntime, PodmanRuntime
 from hocket.workers.fleet import Fleet, FleetConfig
 
 
 def words(config: ContainerConfig, *, is_podman: bool = True) -> list[str]:
-    setup = Setup(("podman",), "image:1", config)
-    setup._ready = (Command("/bin/tool", is_podman), "image:1")
-    return setup.arguments("name", "/link", WorkerSpec(suites={"toy": Ref(name="toy")}))
+    runtime = PodmanRuntime("image:1", config)
+    runtime._ready = (Command("/bin/tool", is_podman), "image:1")
+    return runtime.arguments("name", "/link", WorkerSpec(suites={"toy": Ref(name="toy")}))
 
 
 def test_a_container_has_no_network_and_code_that_it_cannot_change() -> None:

@@ -31,8 +31,8 @@ from hocket.workers.notices import LaneFailed, LanesBegun, LanesExecuted, LanesU
 from hocket.workers.remote.archive import LOADER
 from hocket.workers.remote.dialing import dial
 from hocket.workers.remote.tunnel import Tunnel
-from hocket.workers.sinks.error_steps import load_error_steps
 from hocket.workers.sinks.spill import SPILL_S
+from hocket.workers.sinks.steps import load_error_steps
 from support.podman import IMAGE, config, containers, make_runtime, mounts, podman
 from support.processes import DEADLINE_S, wait_until
 from support.rig import Rig, trials

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import queue
 import shutil
 import socket
@@ -52,7 +53,9 @@ def test_what_goes_both_ways_at_the_same_time_arrives_whole_and_the_end_after_it
                 pump(outer, inner)
                 back.join(DEADLINE_S)
 
-        listening = threading.Thread(target=listen, args=("key", "127.0.0.1", 0, use, on_port))
+        listening = threading.Thread(
+            target=asyncio.run, args=(listen("key", "127.0.0.1", 0, use, on_port),)
+        )
         listening.start()
         join(f"wss://localhost:{entrance.getsockname()[1]}", "key", theirs)
         far = inside.get(timeout=DEADLINE_S)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import queue
 import socket
@@ -43,7 +44,8 @@ class FarEnd:
         self.uses = 0
         ports: queue.Queue[int] = queue.Queue()
         self.thread = threading.Thread(
-            target=listen, args=(KEY, "127.0.0.1", 0, self.use, ports.put, DEADLINE_S)
+            target=asyncio.run,
+            args=(listen(KEY, "127.0.0.1", 0, self.use, ports.put, DEADLINE_S),),
         )
         self.thread.start()
         self.url = f"ws://127.0.0.1:{ports.get(timeout=DEADLINE_S)}"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hocket.core.wire import Begin, Ready
-from hocket.workers.rows.resets import LONGEST, WaitingResets
+from hocket.workers.rows.begins import LONGEST, WaitingResets
 from support.row_script import Script, ScriptedHost, Scripts
 
 

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from hocket.core.contracts.batched import RowSteps
 from hocket.core.data import TaskInfo
-from hocket.workers.rows.ring import StepRing
-from hocket.workers.rows.table import RowTable
+from hocket.workers.rows.table import RowTable, StepRing
 
 CHUNKS = st.tuples(st.integers(0, 3), st.integers(0, 9))
 """Steps that a chunk begins later, and its length."""

@@ -16,6 +16,7 @@ from gymnasium import spaces
 from hocket.core.data import Array, SuccessRule, TaskInfo
 from hocket.errors import ConfigError, EnvError, MissingExtraError, UnknownNameError
 from hocket.workers.env import gl
+from hocket.workers.suites import find_task
 
 STATE_KEY = "observation/state"
 IMAGE_KEY = "observation/image"
@@ -80,8 +81,7 @@ class Gym:
         )
 
     def make(self, task: str) -> gymnasium.Env[Any, Any]:
-        if task != self._id:
-            raise UnknownNameError(f"This suite has the task {self._id!r}, not {task!r}.")
+        find_task("gym", self.tasks(), task)
         arguments = json.loads(self._config.kwargs)
         if self._config.render:
             arguments.setdefault("render_mode", "rgb_array")
@@ -102,23 +102,17 @@ def find_spec(name: str) -> Any:
     """What gymnasium's registry says of an id. A package that is called like the id's namespace is
     imported, since that is what registers its envs."""
     try:
-        return gymnasium.spec(name)
-    except gymnasium.error.NamespaceNotFound:
-        package = name.partition("/")[0].replace("-", "_")
-        if not package.isidentifier() or importlib.util.find_spec(package) is None:
-            raise UnknownNameError(
-                f"gymnasium has no env {name!r}, and no package {package!r} is installed that "
-                f"would register it. If another package does: gym:PACKAGE:{name}"
-            ) from None
-        importlib.import_module(package)
-        return _spec_or_unknown(name)
-    except gymnasium.error.Error:
-        return _spec_or_unknown(name)
-
-
-def _spec_or_unknown(name: str) -> Any:
-    try:
-        return gymnasium.spec(name)
+        try:
+            return gymnasium.spec(name)
+        except gymnasium.error.NamespaceNotFound:
+            package = name.partition("/")[0].replace("-", "_")
+            if not package.isidentifier() or importlib.util.find_spec(package) is None:
+                raise UnknownNameError(
+                    f"gymnasium has no env {name!r}, and no package {package!r} is installed that "
+                    f"would register it. If another package does: gym:PACKAGE:{name}"
+                ) from None
+            importlib.import_module(package)
+            return gymnasium.spec(name)
     except gymnasium.error.Error as exc:
         installed = [one for one in _PACKAGES if importlib.util.find_spec(one) is not None]
         package = " or ".join(installed) or "PACKAGE"

@@ -24,10 +24,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from hocket.adapters.envs.row_tensors import RowTensors, TensorRows, host, pick
-from hocket.adapters.envs.vector import Vector
+from hocket.adapters.envs.row_tensors import TensorRows, give_rows_back, host, pick, take_rows
+from hocket.adapters.envs.vector import Vector, VectorConfig
 from hocket.core.contracts.batched import RowSteps
-from hocket.core.data import Array, TaskInfo
+from hocket.core.data import Array
 from hocket.errors import EnvError
 
 _MANAGERS = (
@@ -41,14 +41,9 @@ _MANAGERS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IsaacLabConfig:
-    """What hocket cannot read off the env."""
-
-    prompt: str = ""
+class IsaacLabConfig(VectorConfig):
     success_term: str = "success"
     """The termination term that means success; episodes without such a term just finish."""
-    max_steps: int | None = None
-    """None leaves the limit to the env's own time-out."""
 
 
 class IsaacLab(Vector):
@@ -58,11 +53,6 @@ class IsaacLab(Vector):
     _prefix = "isaaclab"
     _makes = "ManagerBasedRLEnv"
     _is_made = False
-
-    def tasks(self) -> Sequence[TaskInfo]:
-        return (
-            TaskInfo(name=self._name, prompt=self._config.prompt, max_steps=self._config.max_steps),
-        )
 
     def make_rows(self, task: str, rows: int) -> IsaacRows:
         """Make the env, once: Isaac Sim holds one stage in a process."""
@@ -84,10 +74,7 @@ class IsaacRows(TensorRows):
             raise EnvError(f"{kind} has no single_action_space: is it a vector env?")
         terms = self._env.termination_manager.active_terms
         self._success = success_term if success_term in terms else None
-        managers = [getattr(self._env, name, None) for name in _MANAGERS]
-        self._tensors = RowTensors(
-            managers, self.rows, skip=[self._env, self._env.scene, self._env.sim]
-        )
+        self._managers = [getattr(self._env, name, None) for name in _MANAGERS]
         self.notes = (
             "Isaac Lab's scene state is restored around each step; its solver's memory of contacts "
             "is not part of it.",
@@ -124,16 +111,18 @@ class IsaacRows(TensorRows):
             )
 
     def _take(self, ids: Any) -> tuple[Any, Any, Any]:
-        scene = pick(self._env.scene.get_state(is_relative=False), ids)
-        return scene, self._tensors.take(ids), self._env.episode_length_buf[ids].clone()
+        env = self._env
+        scene = pick(env.scene.get_state(is_relative=False), ids)
+        kept = take_rows(self._managers, self.rows, ids, skip=[env, env.scene, env.sim])
+        return scene, kept, env.episode_length_buf[ids].clone()
 
     def _give_back(self, ids: Any, taken: tuple[Any, Any, Any]) -> None:
         env = self._env
-        scene, tensors, clocks = taken
+        scene, kept, clocks = taken
         env.scene.reset_to(scene, env_ids=ids, is_relative=False)
         env.scene.write_data_to_sim()
         env.sim.forward()
-        self._tensors.give_back(ids, tensors)
+        give_rows_back(ids, kept)
         env.episode_length_buf[ids] = clocks
 
     @contextmanager

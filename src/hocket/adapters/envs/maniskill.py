@@ -21,10 +21,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from hocket.adapters.envs.row_tensors import RowTensors, TensorRows, host, pick, put
-from hocket.adapters.envs.vector import VectorConfig
+from hocket.adapters.envs.row_tensors import TensorRows, give_rows_back, host, pick, put, take_rows
+from hocket.adapters.envs.vector import Vector, VectorConfig
 from hocket.core.contracts.batched import RowSteps
-from hocket.core.data import Array, TaskInfo
+from hocket.core.data import Array
 from hocket.errors import ConfigError, MissingExtraError
 
 
@@ -38,7 +38,7 @@ class ManiSkillConfig(VectorConfig):
     """ManiSkill's own limits are in a wrapper that knows one clock for all rows."""
 
 
-class ManiSkill:
+class ManiSkill(Vector):
     Config: ClassVar = ManiSkillConfig
 
     def __init__(self, argument: str, config: ManiSkillConfig) -> None:
@@ -46,9 +46,6 @@ class ManiSkill:
             raise ConfigError("No task is named. Write maniskill:PickCube-v1, for one.")
         self._name = argument
         self._config = config
-
-    def tasks(self) -> Sequence[TaskInfo]:
-        return (self._config.task(self._name),)
 
     def make_rows(self, task: str, rows: int) -> ManiSkillRows:
         """The env that ManiSkill registers under the name, without its wrappers."""
@@ -115,28 +112,21 @@ class ManiSkillRows(TensorRows):
 
     def _take(self, ids: Any) -> tuple[Any, Any, Any]:
         env = self._env
-        controllers = RowTensors([env.agent.controller], self.rows, skip=[env, env.scene])
-        return (
-            pick(env.get_state_dict(), ids),
-            env._elapsed_steps[ids].clone(),
-            (controllers, controllers.take(ids)),
-        )
+        kept = take_rows([env.agent.controller], self.rows, ids, skip=[env, env.scene])
+        return pick(env.get_state_dict(), ids), env._elapsed_steps[ids].clone(), kept
 
     def _give_back(self, ids: Any, taken: tuple[Any, Any, Any]) -> None:
         env = self._env
-        state, clocks, (controllers, tensors) = taken
+        state, clocks, kept = taken
         if self._takes_rows:
             env.set_state_dict(state, ids)
         else:
             env.set_state_dict(put(env.get_state_dict(), ids, state))
         env._elapsed_steps[ids] = clocks
-        controllers.give_back(ids, tensors)
+        give_rows_back(ids, kept)
 
-    def _lead_with(self, seed: Any) -> Any:
+    def _lead_with(self, seed: int) -> int:
         """Set row 0's seed, which torch's generator is seeded with at a reset; return the old."""
-        seeds = getattr(self._env, "_episode_seed", None)
-        if seeds is None or not hasattr(seeds, "__len__") or not len(seeds):
-            return seed
-        old = seeds[0].copy() if hasattr(seeds[0], "copy") else seeds[0]
-        seeds[0] = seed
+        seeds = self._env._episode_seed
+        old, seeds[0] = int(seeds[0]), seed
         return old

@@ -92,16 +92,6 @@ class CameraEnv(gymnasium.Env[dict[str, Any], Array], ABC):
         self._state_size = state_size
         self._describe()
 
-    @property
-    @abstractmethod
-    def _model(self) -> Any:
-        """MuJoCo's model; another one after a reset that compiled it anew."""
-
-    @property
-    @abstractmethod
-    def _data(self) -> Any:
-        """MuJoCo's data of that model."""
-
     @abstractmethod
     def _begin(self, seed: int) -> None:
         """Lay out the start that this seed means."""
@@ -167,20 +157,20 @@ class CameraEnv(gymnasium.Env[dict[str, Any], Array], ABC):
             self._renderer.close()
             self._renderer = None
 
-    def _picture(self, camera: str, *, upside_down: bool = False) -> Array:
-        """What a camera sees now."""
-        if self._renderer is not None and self._renderer.model is not self._model:
+    def _picture(self, model: Any, data: Any, camera: str, *, upside_down: bool = False) -> Array:
+        """What a camera of this model sees now; a reset may have compiled another one."""
+        if self._renderer is not None and self._renderer.model is not model:
             self.free_renderer()
         if self._renderer is None:
             # People look at pictures without shadows, multisampling and reflections too: on a CPU
             # these cost ten times what all else does, and nothing that moves is missing without.
             self._renderer = OffscreenRenderer(
-                self._model,
+                model,
                 self._config.size,
                 fast=self._config.render == "fast" or self._quality == "look",
                 hidden_groups=self._hidden_groups,
             )
-        return self._renderer.render(self._data, camera, upside_down=upside_down)
+        return self._renderer.render(data, camera, upside_down=upside_down)
 
     def _parts(self, state: Array, sizes: Sequence[int]) -> list[Array]:
         """Copies of the parts of a state, which have these sizes."""

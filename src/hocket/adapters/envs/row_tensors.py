@@ -23,41 +23,38 @@ three levels down."""
 _PLAIN = (str, bytes, int, float, bool, type(None))
 
 
-class RowTensors:
-    """The row tensors that can be reached from `owners`, but not through objects in `skip`."""
+def take_rows(
+    owners: Iterable[Any], rows: int, ids: Any, *, skip: Iterable[Any]
+) -> list[tuple[Any, Any]]:
+    """Each row tensor that can be reached from `owners`, but not through objects in `skip`, with a
+    copy of its entries for these ids."""
+    seen = {id(thing) for thing in skip}
+    found = [tensor for owner in owners for tensor in _walk(owner, rows, seen, 0)]
+    return [(tensor, tensor[ids].clone()) for tensor in found]
 
-    def __init__(self, owners: Iterable[Any], rows: int, *, skip: Iterable[Any] = ()) -> None:
-        self._owners = tuple(owners)
-        self._rows = rows
-        self._skip = {id(thing) for thing in skip}
 
-    def take(self, rows: Any) -> list[tuple[Any, Any]]:
-        """Each tensor, with a copy of its entries for these rows."""
-        seen = set(self._skip)
-        found = [tensor for owner in self._owners for tensor in self._walk(owner, seen, 0)]
-        return [(tensor, tensor[rows].clone()) for tensor in found]
+def give_rows_back(ids: Any, taken: Iterable[tuple[Any, Any]]) -> None:
+    """Write the copies into the tensors that they came from, in place."""
+    for tensor, values in taken:
+        tensor[ids] = values
 
-    def give_back(self, rows: Any, taken: list[tuple[Any, Any]]) -> None:
-        """Write the copies into the tensors that they came from, in place."""
-        for tensor, values in taken:
-            tensor[rows] = values
 
-    def _walk(self, thing: Any, seen: set[int], depth: int) -> Iterator[Any]:
-        if isinstance(thing, _PLAIN) or callable(thing) or id(thing) in seen or depth > _DEEPEST:
-            return
-        seen.add(id(thing))
-        if hasattr(thing, "clone") and hasattr(thing, "shape"):
-            if len(thing.shape) and thing.shape[0] == self._rows:
-                yield thing
-            return
-        if isinstance(thing, Mapping):
-            inner: Iterable[Any] = list(thing.values())
-        elif isinstance(thing, (list, tuple)):
-            inner = thing
-        else:
-            inner = list(getattr(thing, "__dict__", {}).values())
-        for part in inner:
-            yield from self._walk(part, seen, depth + 1)
+def _walk(thing: Any, rows: int, seen: set[int], depth: int) -> Iterator[Any]:
+    if isinstance(thing, _PLAIN) or callable(thing) or id(thing) in seen or depth > _DEEPEST:
+        return
+    seen.add(id(thing))
+    if hasattr(thing, "clone") and hasattr(thing, "shape"):
+        if len(thing.shape) and thing.shape[0] == rows:
+            yield thing
+        return
+    if isinstance(thing, Mapping):
+        inner: Iterable[Any] = list(thing.values())
+    elif isinstance(thing, (list, tuple)):
+        inner = thing
+    else:
+        inner = list(getattr(thing, "__dict__", {}).values())
+    for part in inner:
+        yield from _walk(part, rows, seen, depth + 1)
 
 
 class TensorRows(ABC):

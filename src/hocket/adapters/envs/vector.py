@@ -11,7 +11,7 @@ or a step that takes a mask itself, and then `suspension = "mask"`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -30,20 +30,12 @@ _SUCCESS_KEYS = ("success", "is_success")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VectorConfig:
-    """What a vector env does not say of its task."""
+    """What a simulator of rows does not say of its task."""
 
     prompt: str = ""
     max_steps: int | None = None
+    """None leaves the limit to the env's own."""
     success_rule: SuccessRule = "first"
-
-    def task(self, name: str) -> TaskInfo:
-        """The one task of a suite with these settings."""
-        return TaskInfo(
-            name=name,
-            prompt=self.prompt,
-            max_steps=self.max_steps,
-            success_rule=self.success_rule,
-        )
 
 
 class Vector:
@@ -63,14 +55,21 @@ class Vector:
         self._config = config
 
     def tasks(self) -> Sequence[TaskInfo]:
-        return (self._config.task(self._name),)
+        config = self._config
+        return (
+            TaskInfo(
+                name=self._name,
+                prompt=config.prompt,
+                max_steps=config.max_steps,
+                success_rule=config.success_rule,
+            ),
+        )
 
     def make_rows(self, task: str, rows: int) -> BatchedEnv:
         return VectorRows(self._make(rows), task)
 
     def _make(self, rows: int) -> Any:
-        make: Callable[[int], Any] = plugins.find("envs", self._name).build
-        return make(rows)
+        return plugins.find("envs", self._name).build(rows)
 
 
 class VectorRows:
@@ -97,15 +96,13 @@ class VectorRows:
 
     def reset(self, rows: Array, tasks: Sequence[str], seeds: Sequence[int]) -> None:
         del tasks
-        mask = np.zeros(self.rows, np.bool_)
-        mask[rows] = True
-        all_seeds: list[int | None] = [None] * self.rows
-        for row, seed in zip(rows.tolist(), seeds, strict=True):
-            all_seeds[row] = int(seed)
+        mask = np.isin(np.arange(self.rows), rows)
+        by_row = dict(zip(rows.tolist(), map(int, seeds), strict=True))
         if not self._seen:
             # A vector env begins with all of its rows; those that nobody asked for wait.
-            self._env.reset(seed=[0 if seed is None else seed for seed in all_seeds])
-        seen, _ = self._env.reset(seed=all_seeds, options={"reset_mask": mask})
+            self._env.reset(seed=[by_row.get(row, 0) for row in range(self.rows)])
+        given = [by_row.get(row) for row in range(self.rows)]
+        seen, _ = self._env.reset(seed=given, options={"reset_mask": mask})
         self._see(seen, mask)
         self._ended[rows] = False
 

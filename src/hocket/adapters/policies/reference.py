@@ -54,7 +54,8 @@ class Reference:
                 f"'reference' takes nothing after its name, not {argument!r}. Other weights are "
                 f"given by --policy.weights."
             )
-        self.files = (_weights(config.weights),)
+        bundled = resources.files("hocket.adapters.policies") / "weights" / "reference.npz"
+        self.files = (config.weights or str(bundled),)
         """What its answers depend on."""
         self._tasks = _load(self.files[0])
         self.spec = _spec(CHUNK_LENGTH)
@@ -150,10 +151,6 @@ def unpack(arrays: Mapping[str, Array]) -> dict[str, Network]:
         )
         for i, name in enumerate(arrays["tasks"])
     }
-
-
-def _weights(path: str) -> str:
-    return path or str(resources.files("hocket.adapters.policies") / "weights" / "reference.npz")
 
 
 def _load(source: str) -> dict[str, Network]:

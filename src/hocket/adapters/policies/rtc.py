@@ -63,15 +63,10 @@ class Continuation:
 
     def __init__(self, module: Any, method: str, settings: Mapping[str, Any]) -> None:
         self.config = RtcConfig(**settings)
-        self._method = method
+        self.method, self.settings = method, settings
         self._module = module
         own = int(getattr(module, "denoising_steps", _STEPS))
         self._steps = self.config.steps or own
-        self._settings = settings
-
-    def of(self, module: Any) -> Continuation:
-        """The same for a copy of the module."""
-        return Continuation(module, self._method, self._settings)
 
     def sample(self, observation: Mapping[str, Any], noise: Tensor) -> Tensor:
         """Chunks `[B, T, A]` from noise `[B, T, A]`; the observation has the arrays of `KEYS`."""
@@ -86,7 +81,7 @@ class Continuation:
             found: Tensor = module.velocity(features, x, t)
             return found
 
-        if self._method == "prefix":
+        if self.method == "prefix":
             return prefixed_flow(velocity, noise, self._steps, prefix, length, delay)
         weights = pull(length, delay, noise.shape[1], self.config.schedule).to(noise.dtype)
         return guided_flow(velocity, noise, self._steps, prefix, weights, self.config)

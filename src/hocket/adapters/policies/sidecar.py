@@ -107,7 +107,7 @@ class Sidecar:
         try:
             return child.client.infer(batch)
         except PolicyUnavailableError as exc:
-            raise PolicyUnavailableError(f"{exc}\n{child.status()}") from exc
+            raise PolicyUnavailableError(f"{exc}\n{child.ending()}") from exc
 
     def begin_session(self, row: Row) -> None:
         self._living().client.begin_session(row)
@@ -115,14 +115,14 @@ class Sidecar:
     def end_session(self, session: str) -> None:
         """Tell the policy, unless its process is gone and the session with it."""
         child = self._child
-        if child is not None and child.is_alive:
+        if child is not None and child.process.is_alive:
             child.client.end_session(session)
 
     def restart(self) -> bool:
         """End the child, which does not answer; the next call starts another, a few times."""
         child = self._child  # without the lock, which whoever waits for a child to load holds
         if child is not None:
-            child.kill()
+            child.process.kill()
         return self._starts <= MAX_RESTARTS
 
     def close(self) -> None:
@@ -134,10 +134,10 @@ class Sidecar:
 
     def _living(self) -> _Served:
         with self._lock:
-            if self._child is not None and self._child.is_alive:
-                return self._child
             if self._child is not None:
-                last = self._child.status()
+                if self._child.process.is_alive:
+                    return self._child
+                last = self._child.ending()
                 self._child.close()
                 self._child = None
                 if self._starts > MAX_RESTARTS:
@@ -158,49 +158,35 @@ class _Served:
 
     def __init__(self, name: str, config: SidecarConfig) -> None:
         self._name = name
-        self._folder = ScratchFolder("sidecar")
-        folder = self._folder.path
-        socket = folder / "socket"
-        hocket, lent = folder / "hocket-path", folder / "lent-path"
         with contextlib.ExitStack() as stack:
-            stack.callback(self._folder.close)
+            folder = stack.enter_context(ScratchFolder("sidecar")).path
+            socket, hocket, lent = folder / "socket", folder / "hocket-path", folder / "lent-path"
             _lend(hocket, ("hocket",))
             _lend(lent, _LENT)
             program = _START.format(hocket=str(hocket), lent=str(lent))
             words = [config.python, "-c", program]
-            self._child = Child(words, stdin=PIPE, stdout=PIPE, failure=ConfigError)
-            stack.callback(self._child.end, _END_S)
+            self.process = Child(words, stdin=PIPE, stdout=PIPE, failure=ConfigError)
+            stack.callback(self.process.end, _END_S)
             order = {"policy": name, "config": dict(config.config), "socket": str(socket)}
-            self._child.tell(json.dumps(order).encode() + b"\n")
+            self.process.tell(json.dumps(order).encode() + b"\n")
             self._wait_until_ready(config.ready_timeout_s)
             self.client = OpenPI(
                 f"unix:{socket}",
                 OpenPIConfig(timeout_s=config.timeout_s, ready_timeout_s=LOCAL_OUTAGE_S),
             )
-            self._closing = stack.pop_all()
+            stack.callback(self.client.close)
+            self.close = stack.pop_all().close
 
-    @property
-    def is_alive(self) -> bool:
-        return self._child.is_alive
-
-    def status(self) -> str:
+    def ending(self) -> str:
         """How the process is or ended, and the end of what it printed."""
-        return f"The sidecar of {self._name} {self._child.ending()}"
-
-    def kill(self) -> None:
-        """End the process at once; calls that wait for it then fail."""
-        self._child.kill()
-
-    def close(self) -> None:
-        self.client.close()
-        self._closing.close()
+        return f"The sidecar of {self._name} {self.process.ending()}"
 
     def _wait_until_ready(self, timeout_s: float) -> None:
         """Wait until the child says that it is ready, or why not; show meanwhile what it waits
         for."""
         deadline = time.monotonic() + timeout_s
         with contextlib.ExitStack() as waits:
-            while line := self._child.line(deadline - time.monotonic()):
+            while line := self.process.line(deadline - time.monotonic()):
                 said = json.loads(line)
                 waits.close()
                 for text in said.get("awaited", ()):
@@ -210,9 +196,9 @@ class _Served:
                 if "ready" in said:
                     return
         raise PolicyUnavailableError(
-            f"{self._name} was not loaded within {timeout_s:.0f} s. {self.status()}"
+            f"{self._name} was not loaded within {timeout_s:.0f} s. {self.ending()}"
             if time.monotonic() >= deadline
-            else f"{self._name} could not be loaded. {self.status()}"
+            else f"{self._name} could not be loaded. {self.ending()}"
         )
 
 

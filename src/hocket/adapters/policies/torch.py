@@ -175,7 +175,7 @@ class TorchPolicy:
         )
         twin._float = self._float
         if self._continuation is not None:
-            twin._continuation = self._continuation.of(twin._module)
+            twin.continue_by(self._continuation.method, self._continuation.settings)
         return twin
 
     def _tensor(self, key: str, array: Any, size: int) -> torch.Tensor:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal
 
 from tyro.conf import arg
 
+from hocket import rooms
 from hocket.cli.flags.values import Readers
 from hocket.core import plugins
 from hocket.core.contracts.recorder import Followed
@@ -73,6 +74,12 @@ class RunPlan(Generic[SubjectT]):
             is_watched=flags.watch,
             **own,
         )
+
+    def __post_init__(self) -> None:
+        if self.machines is not None:
+            rooms.require("machines")
+        if self.is_watched:
+            rooms.require("watch")
 
     @property
     def is_one(self) -> bool:

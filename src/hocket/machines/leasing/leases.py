@@ -14,8 +14,11 @@ from dataclasses import dataclass, field
 
 from hocket.core.data import Trial
 from hocket.machines.leasing.expectations import SLOW, Expectations, SitePace, Task
-from hocket.machines.leasing.lease import Lease, LeaseConfig, LeaseId, SealVerdict
+from hocket.machines.leasing.lease import Lease, LeaseId, SealVerdict
 from hocket.machines.leasing.waiting import WaitingTrials
+
+AHEAD = 0.25
+"""Trials that wait at a site, as a share of its lanes: no lane waits for the network."""
 
 
 @dataclass(slots=True)
@@ -51,13 +54,17 @@ class _Trial:
 class LeaseBook:
     """The leases of a run. One owner calls it."""
 
-    def __init__(self, config: LeaseConfig) -> None:
-        self.config = config
+    def __init__(self, *, lease_s: float = 30.0, retries: int = 2, in_order: bool = False) -> None:
+        """A lease ends when its site was silent for `lease_s`. `retries`: more attempts at a trial
+        whose attempt failed at a site. `in_order` begins trials in planned order, rather than in
+        the order that ends the run soonest: for runs that are planned as they go."""
+        self._lease_s = lease_s
+        self._retries = retries
         self.late = 0
         """Episodes that came too late to count."""
         self._trials: list[_Trial] = []
         self._expected = Expectations()
-        self._waiting = WaitingTrials(self._expected, in_order=config.in_order)
+        self._waiting = WaitingTrials(self._expected, in_order=in_order)
         self._leases: dict[LeaseId, Lease] = {}
         self._sites: dict[str, _Site] = {}
         self._begun = 0
@@ -166,7 +173,7 @@ class LeaseBook:
 
     def expire(self, now: float) -> dict[str, list[Lease]]:
         """End the leases of sites that were silent for too long, and give them by site."""
-        silent = [s for s, at in self._sites.items() if now - at.heard > self.config.lease_s]
+        silent = [s for s, at in self._sites.items() if now - at.heard > self._lease_s]
         return {site: self.leave(site) for site in silent}
 
     # -- granting ------------------------------------------------------------------------------
@@ -197,7 +204,7 @@ class LeaseBook:
     def _depth(self, site: _Site) -> int:
         """How many trials may wait at a site for a lane: none once all lanes could have them."""
         idle = max(0, self._lanes - len(self._leases))
-        return math.ceil(site.lanes * self.config.ahead) if self.waiting - idle > self._lanes else 0
+        return math.ceil(site.lanes * AHEAD) if self.waiting - idle > self._lanes else 0
 
     def _grant(self, trial: int, site: str, now: float) -> Lease:
         known = self._trials[trial]
@@ -254,7 +261,7 @@ class LeaseBook:
             return False
         trial = self._trials[name.trial]
         trial.failures += spends
-        is_final = spends and trial.failures > self.config.retries
+        is_final = spends and trial.failures > self._retries
         if is_final:
             self._win(name)
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -21,7 +22,9 @@ class LeasedTrials(TrialQueue):
         had not begun."""
         super().__init__()
         self._on_returned = on_returned
-        self._inbox: deque[Grant | LeaseId | Callable[[], None]] = deque()
+        self._inbox: deque[Callable[[], None]] = deque()
+        self._coming: dict[LeaseId, None] = {}
+        """Leases that lie in the inbox."""
         self._is_open = True
         self._unbegun: dict[Trial, deque[LeaseId]] = {}
         self._held: dict[tuple[Trial, int], tuple[LeaseId, Mapping[str, Any]]] = {}
@@ -30,11 +33,13 @@ class LeasedTrials(TrialQueue):
 
     def lease(self, grants: Iterable[Grant]) -> None:
         """Take further leases."""
-        self._inbox.extend(grants)
+        for grant in grants:
+            self._coming[LeaseId(*grant[:2])] = None
+            self._inbox.append(functools.partial(self._take, grant))
 
     def ask_back(self, leases: Iterable[LeaseId]) -> None:
         """Give leases back that have not begun."""
-        self._inbox.extend(leases)
+        self._inbox.extend(functools.partial(self._return, name) for name in leases)
 
     def call(self, work: Callable[[], None]) -> None:
         """Call a function on the engine's thread, before it looks for a trial again."""
@@ -47,10 +52,7 @@ class LeasedTrials(TrialQueue):
     def held(self) -> list[LeaseId]:
         """All leases that have not ended."""
         # The inbox first: what leaves it meanwhile is then in both lists, and never in neither.
-        inbox = list(self._inbox)
-        grants = [one for one in inbox if not callable(one) and not isinstance(one, LeaseId)]
-        held = [name for name, _ in list(self._held.values())]
-        return [*(LeaseId(*grant[:2]) for grant in grants), *held]
+        return [*list(self._coming), *(name for name, _ in list(self._held.values()))]
 
     # -- for the engine's thread ---------------------------------------------------------------
 
@@ -60,14 +62,7 @@ class LeasedTrials(TrialQueue):
 
     def refresh(self) -> None:
         while self._inbox:
-            one = self._inbox[0]
-            if not callable(one) and not isinstance(one, LeaseId):
-                self._take(one)
-            self._inbox.popleft()
-            if isinstance(one, LeaseId):
-                self._return(one)
-            elif callable(one):
-                one()
+            self._inbox.popleft()()
 
     def number(self, trial: Trial) -> int:
         return self._unbegun[trial].popleft().attempt
@@ -91,6 +86,7 @@ class LeasedTrials(TrialQueue):
             self._held[trial, attempt] = (name, record)
             self._unbegun.setdefault(trial, deque()).append(name)
             self.add([trial])
+        self._coming.pop(name, None)
 
     def _return(self, name: LeaseId) -> None:
         for trial, waiting in self._unbegun.items():

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
@@ -18,27 +19,14 @@ from hocket.machines import protocol
 from hocket.machines.credentials import Credentials
 from hocket.workers.remote.websocket import KEY_HEADER
 
+if TYPE_CHECKING:
+    from hocket.machines.site.site import Site
+
 _AGAIN_S = 0.5
 """Seconds between two tries to connect."""
 _OPEN_S = 20.0
 _LAST_S = 5.0
 """Seconds for the last messages to leave."""
-
-
-class Listener(Protocol):
-    """Whoever a link speaks for. The link's thread calls it."""
-
-    def greet(self) -> protocol.Message:
-        """The first message of a new connection."""
-
-    def hear(self, message: protocol.Message) -> None:
-        """Take a message of the driver."""
-
-    def beat(self) -> protocol.Message | None:
-        """A sign of life; None where there is no run. Asked for every `beat_s` seconds."""
-
-    @property
-    def beat_s(self) -> float: ...
 
 
 Outgoing = Callable[[], Iterator[protocol.Message]]
@@ -50,13 +38,12 @@ class DriverLink:
     not sent when a connection broke is forgotten: the site and the driver compare what they hold
     when it is made again."""
 
-    def __init__(
-        self, url: str, credentials: Credentials, listener: Listener, *, wait_s: float
-    ) -> None:
-        """`wait_s`: how long the driver may be away before the link gives up."""
+    def __init__(self, url: str, credentials: Credentials, site: Site, *, wait_s: float) -> None:
+        """`site` is called on the link's thread. `wait_s`: how long the driver may be away before
+        the link gives up."""
         self._url = url
         self._credentials = credentials
-        self._listener = listener
+        self._site = site
         self._wait_s = wait_s
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: list[Outgoing] = []
@@ -152,7 +139,7 @@ class DriverLink:
         assert self._has_some is not None
         self._waiting.clear()
         self.is_up = True
-        await connection.send(protocol.pack([self._listener.greet()]))
+        await connection.send(protocol.pack([self._site.greet()]))
         tasks = [
             asyncio.create_task(self._say(connection)),
             asyncio.create_task(self._beat()),
@@ -176,31 +163,22 @@ class DriverLink:
             self._has_some.clear()
             while self._waiting:
                 lot, self._waiting = self._waiting, []
-                messages: list[protocol.Message] = []
-                size = 0
-                for make in lot:
-                    for message in make():
-                        messages.append(message)
-                        if isinstance(message, (protocol.FilePiece, protocol.CollectedPart)):
-                            size += len(message.data)
-                        if size > protocol.PART:
-                            await connection.send(protocol.pack(messages))
-                            messages, size = [], 0
-                if messages:
-                    await connection.send(protocol.pack(messages))
+                messages = itertools.chain.from_iterable(make() for make in lot)
+                for data in protocol.packs(messages):
+                    await connection.send(data)
             if self._is_ending:
                 return
 
     async def _beat(self) -> None:
         while True:
-            message = self._listener.beat()
+            message = self._site.beat()
             if message is not None:
                 self.post(message)
-            await asyncio.sleep(self._listener.beat_s)
+            await asyncio.sleep(self._site.beat_s)
 
     async def _hear(self, connection: ClientConnection) -> None:
         async for data in connection:
             if isinstance(data, str):
                 raise WireError("Text came where messages were expected.")
             for message in protocol.unpack(data):
-                self._listener.hear(message)
+                self._site.hear(message)

@@ -159,19 +159,23 @@ class Site:
         else:
             self._is_over = True
 
-    # -- the link's listener -------------------------------------------------------------------
+    # -- the link's thread ---------------------------------------------------------------------
 
     @property
     def beat_s(self) -> float:
+        """Seconds between two signs of life."""
         return _IDLE_BEAT_S if self._work is None else self._work.beat_s
 
     def greet(self) -> protocol.Message:
+        """The first message of a new connection."""
         return protocol.SiteHello(protocol.PROTOCOL, hocket.__version__, self._id, self._name)
 
     def beat(self) -> protocol.Message | None:
+        """A sign of life; None where there is no run."""
         return None if self._work is None else self._work.beat()
 
     def hear(self, message: protocol.Message) -> None:
+        """Take a message of the driver."""
         work = self._work
         if isinstance(message, protocol.Welcome):
             if work is not None and work.welcome.run == message.run:

@@ -185,7 +185,7 @@ class SiteWork(abc.ABC):
         folder: Path | None = None,
     ) -> None:
         self._ended[name] = EndedLease(message, folder)
-        self._deliver(name)
+        self._link.post_all(lambda: self._messages(name))
 
     def _attempt_folder(self, trial: Trial, attempt: int) -> Path:
         return self._folder / "episodes" / trial.slug / str(attempt)
@@ -239,9 +239,6 @@ class SiteWork(abc.ABC):
     def _owed(self) -> Iterable[protocol.Message]:
         """What else to send to a driver that meets this site anew."""
         return ()
-
-    def _deliver(self, name: LeaseId) -> None:
-        self._link.post_all(lambda: self._messages(name))
 
     def _messages(self, name: LeaseId) -> Iterator[protocol.Message]:
         found = self._ended.get(name)

@@ -30,7 +30,7 @@ from hocket.train.algorithms.stretches import Stretch
 from hocket.train.collect.rolling import (
     auto_lanes,
     base_of,
-    engine_of,
+    engine_plan,
     fleet_of,
     max_batch,
     policy_of,
@@ -81,7 +81,7 @@ class CollectingWork(SiteWork):
                 config = replace(config, lanes=lanes)
             policy.limit(max_batch(config))
             policy.block = self._weights
-            self._trajectories = Trajectories.of(
+            self._trajectories = Trajectories(
                 config,
                 self.welcome.start["tasks"],
                 newest=lambda: self._weights.version,
@@ -91,9 +91,8 @@ class CollectingWork(SiteWork):
             fleet = stack.enter_context(fleet_of(config, assembly, policy.spec))
             self._tally = Tally()
             readers = (self, self._tally)
-            engine = stack.enter_context(
-                engine_of(config, assembly, fleet, policy, readers, gives_back=True)
-            )
+            plan = engine_plan(config, policy, gives_back=True)
+            engine = stack.enter_context(assembly.engine(policy, fleet, plan, readers))
             self._join(
                 engine,
                 lanes=config.lane_count,

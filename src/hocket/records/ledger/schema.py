@@ -57,8 +57,6 @@ _BUSY_S = 30.0
 _MAGIC = b"SQLite format 3\0"
 _HEADER = 100
 """Bytes of a SQLite file's header."""
-_FULL = 13
-"""SQLite's code for a full disk."""
 
 
 def connect(path: Path, *, mode: str = "rw", synchronous: str = "FULL") -> sqlite3.Connection:
@@ -73,22 +71,21 @@ def connect(path: Path, *, mode: str = "rw", synchronous: str = "FULL") -> sqlit
     return connection
 
 
-def open_checked(path: Path) -> sqlite3.Connection:
-    """A writer's connection to a ledger that is ours, whole and of this format."""
+def open_checked(path: Path, *, to_read: bool = False) -> sqlite3.Connection:
+    """A connection to a ledger that is ours, whole and of this format: the writer's, or one
+    `to_read`, which needs no lock and sees what was committed when a query begins."""
     _refuse_foreign(path)
-    connection = connect(path)
-    with _closed_on_error(connection, path):
-        _check(connection, path)
-        connection.execute("PRAGMA journal_mode = WAL")
-    return connection
-
-
-def open_to_read(path: Path) -> sqlite3.Connection:
-    """A reader's connection; needs no lock, and sees what was committed when a query begins."""
-    _refuse_foreign(path)
-    connection = _connect_to_read(path)
-    with _closed_on_error(connection, path):
-        _check(connection, path)
+    connection = _connect_to_read(path) if to_read else connect(path)
+    try:
+        with translated(path):
+            (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+            if verdict != "ok":
+                raise RunFolderError(f"The ledger {str(path)!r} is damaged: {verdict}.")
+            if not to_read:
+                connection.execute("PRAGMA journal_mode = WAL")
+    except RunFolderError:
+        connection.close()
+        raise
     return connection
 
 
@@ -119,23 +116,6 @@ def _connect_to_read(path: Path) -> sqlite3.Connection:
 
 
 @contextlib.contextmanager
-def _closed_on_error(connection: sqlite3.Connection, path: Path) -> Iterator[None]:
-    try:
-        with translated(path):
-            yield
-    except RunFolderError:
-        connection.close()
-        raise
-
-
-def _check(connection: sqlite3.Connection, path: Path) -> None:
-    """Refuse a file that is damaged."""
-    (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-    if verdict != "ok":
-        raise RunFolderError(f"The ledger {str(path)!r} is damaged: {verdict}.")
-
-
-@contextlib.contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
     """A transaction: all that is done in it is committed, or nothing."""
     connection.execute("BEGIN IMMEDIATE")
@@ -151,7 +131,7 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 @contextlib.contextmanager
 def translated(path: Path) -> Iterator[None]:
-    """Turns SQLite's errors into ours."""
+    """Raise SQLite's errors as ours."""
     try:
         yield
     except sqlite3.Error as exc:
@@ -160,8 +140,7 @@ def translated(path: Path) -> Iterator[None]:
 
 def ledger_error(exc: sqlite3.Error, path: Path) -> RunFolderError:
     """The error that says what one of SQLite's means for a run."""
-    code = getattr(exc, "sqlite_errorcode", None)
-    if code == _FULL or "disk is full" in str(exc):
+    if getattr(exc, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
         return disk_error(OSError(errno.ENOSPC, "no space"), path)
     return RunFolderError(
         f"The ledger {str(path)!r} cannot be used: {exc}. It was left as it is; restore it from a "

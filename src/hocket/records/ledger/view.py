@@ -56,7 +56,7 @@ class LedgerView:
     @classmethod
     def open(cls, path: FolderLike) -> LedgerView:
         folder = RunFolder.at(path)
-        return cls(folder, schema.open_to_read(folder.ledger))
+        return cls(folder, schema.open_checked(folder.ledger, to_read=True))
 
     def meta(self) -> dict[str, Any]:
         """What is kept of the run as a whole: its configuration, and what was learnt since."""

@@ -10,7 +10,7 @@ import select
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from hocket.core.contracts.runtime import Runtime, WorkerSpec
@@ -57,24 +57,6 @@ class VideoWorkersConfig:
     frame_timeout_s: float = 60.0
 
 
-def rerender(
-    build_runtime: Callable[[], Runtime],
-    spec: WorkerSpec,
-    jobs: Sequence[RenderJob],
-    config: VideoWorkersConfig,
-    on_rendered: Callable[[Rendered], None] = lambda _: None,
-    warm: Sequence[Borrowed] = (),
-) -> list[Rendered]:
-    """Render every job; `on_rendered` is told of each as it ends. Workers that are `warm` are taken
-    before others are started, in a runtime that is built and closed here; those that broke, or are
-    in the middle of a job when this is interrupted, are ended."""
-    workers = VideoWorkers(build_runtime, spec, jobs, config, on_rendered, warm)
-    try:
-        return workers.run()
-    finally:
-        workers.close()
-
-
 @dataclass(slots=True)
 class VideoWorker:
     """One worker, or none while it is to be started anew, and the job that it does."""
@@ -89,12 +71,14 @@ class VideoWorker:
     steps: int = 0
     moved: float = 0.0
     """When the step counter was last seen to move, on the monotonic clock."""
-    has_frame: bool = field(default=False)
+    has_frame: bool = False
     """True if the job's first frame was seen."""
 
 
 class VideoWorkers:
-    """Gives jobs to workers and hears what comes of them, in the caller's thread."""
+    """Gives jobs to workers and hears what comes of them, in the caller's thread; `on_rendered` is
+    told of each as it ends. Workers that are `warm` are taken before others are started, in a
+    runtime that is built and closed here."""
 
     def __init__(
         self,
@@ -102,8 +86,8 @@ class VideoWorkers:
         spec: WorkerSpec,
         jobs: Sequence[RenderJob],
         config: VideoWorkersConfig,
-        on_rendered: Callable[[Rendered], None],
-        warm: Sequence[Borrowed],
+        on_rendered: Callable[[Rendered], None] = lambda _: None,
+        warm: Sequence[Borrowed] = (),
     ) -> None:
         self._build_runtime = build_runtime
         self._runtime: Runtime | None = None
@@ -121,22 +105,27 @@ class VideoWorkers:
         """The tasks whose env turned out to have no camera."""
 
     def run(self) -> list[Rendered]:
-        while self._waiting or any(worker.job for worker in self._workers):
+        """Render every job, once. Workers that broke, or are in the middle of a job when this is
+        interrupted, are ended."""
+        try:
+            while self._waiting or any(worker.job for worker in self._workers):
+                self._turn()
+            return self._rendered
+        finally:
             for worker in self._workers:
-                while worker.job is None and self._waiting:
-                    self._assign(worker)
-            self._wait()
-            for worker in self._workers:
-                if worker.job is not None:
-                    self._hear(worker)
-        return self._rendered
+                if worker.job is not None or worker.lent is None:
+                    self._end(worker)
+            if self._runtime is not None:
+                self._runtime.close()
 
-    def close(self) -> None:
+    def _turn(self) -> None:
         for worker in self._workers:
-            if worker.job is not None or worker.lent is None:
-                self._end(worker)
-        if self._runtime is not None:
-            self._runtime.close()
+            while worker.job is None and self._waiting:
+                self._assign(worker)
+        self._wait()
+        for worker in self._workers:
+            if worker.job is not None:
+                self._hear(worker)
 
     def _start(self) -> Link:
         if self._runtime is None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -67,7 +67,6 @@ class RunComparison:
     errors_failed: Comparison | None
     """The comparison with every error counted as a failure; None where there are no errors, or
     where `decision` says it."""
-    notes: tuple[str, ...]
     decision: Decision | None
     """For runs that go on, or stopped when it was decided: what the sequential test says."""
     is_stopped: bool
@@ -85,11 +84,50 @@ class RunComparison:
             return self.decision.told("a", "b")
         return self.comparison.sentence
 
+    @property
+    def notes(self) -> list[str]:
+        """What whoever reads the numbers must know, too, in sentences."""
+        a, b, trials = self.a, self.b, self.trials
+        notes = [
+            f"{letter} is unfinished: {len(side.episodes):,} of {len(side.trials):,} trials have "
+            "ended. Those that end early are no fair sample; resume it before you quote a "
+            "difference."
+            for letter, side in (("a", a), ("b", b))
+            if not side.complete
+        ]
+        if len(trials) < max(len(a.trials), len(b.trials)):
+            notes.append(
+                f"Only the {len(trials):,} trials that both planned are compared "
+                f"(a planned {len(a.trials):,}, b {len(b.trials):,})."
+            )
+        notes += _error_notes(self)
+        if self.excluded.unlike:
+            left_out = _trials(self.excluded.unlike)
+            notes.append(f"{left_out} left out: no success is told on both sides.")
+        if a.claim == b.claim:
+            notes.append(f"Exactness of both is {a.exactness}. {a.claim.sentence}")
+        else:
+            notes += [
+                f"Exactness of {letter} is {side.exactness}. {side.claim.sentence}"
+                for letter, side in (("a", a), ("b", b))
+            ]
+        if versions := version_differences(a.versions, b.versions):
+            notes.append(f"Made with different versions: {'; '.join(versions)}.")
+        return notes + _sequential_notes(self)
+
     def results(self) -> ResultTable:
         found = self.comparison
-        shown = percent if found.of == "success" else number
-        rows = [_row(task.task or "", "item", task, shown) for task in found.tasks]
-        rows.append(_row("overall", "total", found.overall, shown))
+        rates = found.of == "success"
+        shown = percent if rates else number
+
+        def row(name: str, kind: Literal["item", "total"], each: Difference) -> TableRow:
+            cells = (f"{each.n:,}", shown(each.a), shown(each.b))
+            return TableRow(
+                name=name, kind=kind, cells=(*cells, *difference_cells(each, percents=rates))
+            )
+
+        rows = [row(task.task or "", "item", task) for task in found.tasks]
+        rows.append(row("overall", "total", found.overall))
         columns = ("task", "n", "a", "b", "a - b", "95 % interval", "p")
         claim = f"{found.of}, a claim {CLAIMS[found.tasks_as]}"
         footer = f"Compared: {claim}. p: {found.overall.test} overall."
@@ -112,15 +150,13 @@ class RunComparison:
             "tasks": [_difference_json(task) for task in found.tasks],
             "pairs_needed" if found.tasks_as == "strata" else "tasks_needed": found.needed,
             "bootstrap_interval": bounds(found.bootstrap),
-            "pairs": None
-            if self.pairs is None
-            else {name: getattr(self.pairs, name) for name in Pairs.__slots__},
-            "excluded": {name: getattr(self.excluded, name) for name in Excluded.__slots__},
+            "pairs": None if self.pairs is None else dataclasses.asdict(self.pairs),
+            "excluded": dataclasses.asdict(self.excluded),
             "errors_as_failures": None
             if failed is None
             else {**_difference_json(failed.overall), "verdict": failed.verdict},
             "sequential": None if self.decision is None else self.decision.to_json(),
-            "notes": list(self.notes),
+            "notes": self.notes,
         }
 
 
@@ -168,7 +204,7 @@ def compare_runs(
         told = [t for t in ended if all(o in _COUNTED for o in _outcomes(a, b, t))]
         names_told = [names[trial] for trial in told]
         failed = compare_rates(_won(a, told), _won(b, told), names_told, tasks_as=tasks_as)
-    result = RunComparison(
+    return RunComparison(
         a=a,
         b=b,
         trials=trials,
@@ -176,11 +212,9 @@ def compare_runs(
         pairs=pairs,
         excluded=excluded,
         errors_failed=failed,
-        notes=(),
         decision=decision,
         is_stopped=is_stopped,
     )
-    return dataclasses.replace(result, notes=tuple(_notes(result)))
 
 
 def _after_stopping(found: Comparison, decision: Decision) -> Comparison:
@@ -221,37 +255,6 @@ def _refuse_different_trials(a: Side, b: Side, *, common: bool) -> None:
             f"These runs planned different trials: {'; '.join(planned)}. "
             "--common pairs only those that both have."
         )
-
-
-def _notes(found: RunComparison) -> list[str]:
-    """Sentences that whoever reads the numbers must know, too."""
-    a, b, trials = found.a, found.b, found.trials
-    notes = [
-        f"{letter} is unfinished: {len(side.episodes):,} of {len(side.trials):,} trials have ended."
-        " Those that end early are no fair sample; resume it before you quote a difference."
-        for letter, side in (("a", a), ("b", b))
-        if not side.complete
-    ]
-    if len(trials) < max(len(a.trials), len(b.trials)):
-        notes.append(
-            f"Only the {len(trials):,} trials that both planned are compared "
-            f"(a planned {len(a.trials):,}, b {len(b.trials):,})."
-        )
-    notes += _error_notes(found)
-    if found.excluded.unlike:
-        left_out = _trials(found.excluded.unlike)
-        notes.append(f"{left_out} left out: no success is told on both sides.")
-    if a.claim == b.claim:
-        notes.append(f"Exactness of both is {a.exactness}. {a.claim.sentence}")
-    else:
-        notes += [
-            f"Exactness of {letter} is {side.exactness}. {side.claim.sentence}"
-            for letter, side in (("a", a), ("b", b))
-        ]
-    versions = version_differences(a.versions, b.versions)
-    if versions:
-        notes.append(f"Made with different versions: {'; '.join(versions)}.")
-    return notes + _sequential_notes(found)
 
 
 def _error_notes(found: RunComparison) -> list[str]:
@@ -314,21 +317,6 @@ def _trials(count: int) -> str:
     return "1 trial is" if count == 1 else f"{count:,} trials are"
 
 
-def _row(name: str, kind: Any, found: Difference, shown: Any) -> TableRow:
-    return TableRow(
-        name=name,
-        kind=kind,
-        cells=(
-            f"{found.n:,}",
-            shown(found.a),
-            shown(found.b),
-            signed(found.value, percents=shown is percent),
-            bounds_text(found, percents=shown is percent),
-            UNDEFINED if found.p_value is None else f"{found.p_value:.2g}",
-        ),
-    )
-
-
 def signed(value: float | None, *, percents: bool) -> str:
     """A difference with its sign; that of rates is in percentage points."""
     if value is None:
@@ -343,6 +331,12 @@ def bounds_text(found: Difference, *, percents: bool) -> str:
         return UNDEFINED
     low, high = found.interval.low, found.interval.high
     return f"[{signed(low, percents=percents)}, {signed(high, percents=percents)}]"
+
+
+def difference_cells(found: Difference, *, percents: bool) -> tuple[str, str, str]:
+    """A difference, its interval and its p, as tables have them."""
+    p = UNDEFINED if found.p_value is None else f"{found.p_value:.2g}"
+    return signed(found.value, percents=percents), bounds_text(found, percents=percents), p
 
 
 def _side_json(side: Side) -> dict[str, Any]:

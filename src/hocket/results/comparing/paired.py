@@ -131,23 +131,21 @@ def compare_rates(
     won_a, won_b = _paired(a, b, tasks)
     if not np.isin([won_a, won_b], (0.0, 1.0)).all():
         raise ValueError("Successes are 0 or 1.")
-    members = stats.groups(tasks)
+    groups = stats.groups(tasks)
+    members = list(groups.values())
     rows = tuple(
         rate_difference(won_a[rows], won_b[rows], task=str(task), level=level)
-        for task, rows in members.items()
+        for task, rows in groups.items()
     )
-    if tasks_as == "clusters":
-        overall = _cluster_difference(won_a, won_b, list(members.values()), level=level)
-        spread = _task_means(won_a - won_b, list(members.values()))
-        needed = _means_needed(spread, level=level)
-        return Comparison(
-            of="success", tasks_as=tasks_as, overall=overall, tasks=rows, needed=needed
-        )
-    overall = rate_difference(won_a, won_b, strata=list(members.values()), level=level)
-    pairs = Pairs.of(won_a, won_b)
     needed = None
-    if overall.value:
-        needed = pairs_needed(overall.value, pairs.discordant / pairs.n, alpha=1 - level)
+    if tasks_as == "clusters":
+        overall = _cluster_difference(won_a, won_b, members, level=level)
+        needed = _means_needed(_task_means(won_a - won_b, members), level=level)
+    else:
+        overall = rate_difference(won_a, won_b, strata=members, level=level)
+        if overall.value:
+            pairs = Pairs.of(won_a, won_b)
+            needed = pairs_needed(overall.value, pairs.discordant / pairs.n, alpha=1 - level)
     return Comparison(of="success", tasks_as=tasks_as, overall=overall, tasks=rows, needed=needed)
 
 
@@ -166,14 +164,15 @@ def compare_returns(
     The bootstrap draws pairs (for `clusters`, whole tasks) and takes percentiles of the mean.
     """
     gave_a, gave_b = _paired(a, b, tasks)
-    members = stats.groups(tasks)
+    groups = stats.groups(tasks)
+    members = list(groups.values())
     rows = tuple(
         _mean_difference(gave_a[rows], gave_b[rows], task=str(task), level=level)
-        for task, rows in members.items()
+        for task, rows in groups.items()
     )
     if tasks_as == "clusters":
-        overall = _cluster_difference(gave_a, gave_b, list(members.values()), level=level)
-        values = _task_means(gave_a - gave_b, list(members.values()))
+        overall = _cluster_difference(gave_a, gave_b, members, level=level)
+        values = _task_means(gave_a - gave_b, members)
     else:
         overall = _mean_difference(gave_a, gave_b, level=level)
         values = gave_a - gave_b
@@ -255,7 +254,7 @@ def bonett_price(only_a: int, only_b: int, n: int, *, level: float = LEVEL) -> I
 
 
 def bonett_price_bounds(only_a: Array, only_b: Array, n: int, *, level: float = LEVEL) -> Array:
-    """Bounds `[..., 2]` for many tables of n pairs each."""
+    """Return bounds `[..., 2]` for many tables of n pairs each."""
     p, q = (only_a + 1) / (n + 2), (only_b + 1) / (n + 2)
     half = stats.normal_quantile(level) * np.sqrt((p + q - (p - q) ** 2) / (n + 2))
     return np.clip(np.stack([p - q - half, p - q + half], axis=-1), -1.0, 1.0)

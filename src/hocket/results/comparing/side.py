@@ -43,31 +43,22 @@ class Side:
         if is_card(Path(folder)):
             return cls.of_card(Card.load(Path(folder)), Path(folder).absolute())
         root = RunFolder.at(Path(folder))
-        about = load_about(root.root)
-        versions = about.get("versions")
-        if root.ledger.exists():
-            with LedgerView.open(root) as ledger:
-                trials, episodes = ledger.trials(), ledger.episodes()
-                meta = ledger.meta()
-            config = meta.get("config", {})
-            decision = Decision.from_json(meta[KEY]) if KEY in meta else None
-            is_independent = bool(meta.get("independent_starts", False))
-            claim = kept_claim(meta, about)
-        else:
+        if not root.ledger.exists():
             report = Report.load(root.root)
-            episodes, config, claim = list(report.episodes), report.config, report.claim
-            trials = [episode.trial for episode in episodes]
-            decision, is_independent = report.decision, False
-        return cls(
-            folder=root.root,
-            config=config,
-            versions=versions if isinstance(versions, dict) else {},
-            claim=claim,
-            trials=tuple(trials),
-            episodes={episode.trial: episode for episode in episodes},
-            decision=decision,
-            independent_starts=is_independent,
-        )
+            return cls.of_report(report, root.root, [e.trial for e in report.episodes])
+        about = load_about(root.root)
+        with LedgerView.open(root) as ledger:
+            meta = ledger.meta()
+            return cls(
+                folder=root.root,
+                config=meta.get("config", {}),
+                versions=_versions(about),
+                claim=kept_claim(meta, about),
+                trials=tuple(ledger.trials()),
+                episodes={episode.trial: episode for episode in ledger.episodes()},
+                decision=Decision.from_json(meta[KEY]) if KEY in meta else None,
+                independent_starts=bool(meta.get("independent_starts", False)),
+            )
 
     @classmethod
     def of_card(cls, card: Card, path: Path) -> Side:
@@ -78,14 +69,14 @@ class Side:
     @classmethod
     def of_report(cls, report: Report, path: Path, trials: Sequence[Trial]) -> Side:
         """What a report says of a run with these trials; `path` is what it is called by."""
-        versions = report.provenance.get("versions")
         return cls(
             folder=path,
             config=report.config,
-            versions=versions if isinstance(versions, dict) else {},
+            versions=_versions(report.provenance),
             claim=report.claim,
             trials=tuple(trials),
             episodes={episode.trial: episode for episode in report.episodes},
+            decision=report.decision,
         )
 
     @property
@@ -119,6 +110,11 @@ class Side:
     @property
     def errors(self) -> int:
         return sum(e.outcome is Outcome.ERROR for e in self.episodes.values())
+
+
+def _versions(about: Mapping[str, Any]) -> Mapping[str, str]:
+    versions = about.get("versions")
+    return versions if isinstance(versions, dict) else {}
 
 
 def decide(a: Side, b: Side, trials: Sequence[Trial]) -> Decision:

@@ -10,6 +10,7 @@ import numpy as np
 
 from hocket.core.data import Array
 from hocket.results.page.markup import Child, Markup, breakable, join, tag
+from hocket.results.stats import Interval
 
 _FEWEST_COLUMNS, _COLUMNS = 12, 40
 LONG = 45
@@ -22,14 +23,19 @@ class IntervalRow:
 
     label: str
     value: float | None
-    low: float | None
-    high: float | None
+    interval: Interval | None
     text: str
     bounds: str = ""
     count: str = ""
     strong: bool = False
     kind: str = "neutral"
     """A colour's name in the style sheet."""
+
+
+def extent(rows: Sequence[IntervalRow]) -> list[float]:
+    """All that an interval chart has to show."""
+    bounds = [x for row in rows if row.interval for x in (row.interval.low, row.interval.high)]
+    return bounds + [row.value for row in rows if row.value is not None]
 
 
 def interval_chart(
@@ -49,8 +55,8 @@ def interval_chart(
     lines = []
     for row in rows:
         marks: list[Child] = [grid]
-        if row.low is not None and row.high is not None:
-            left, right = position(row.low), position(row.high)
+        if row.interval is not None:
+            left, right = position(row.interval.low), position(row.interval.high)
             marks.append(
                 tag("rect", class_="bar", x=_pc(left), y=11, rx=3, height=6,
                     width=_pc(max(right - left, 0.2)))

@@ -1,4 +1,4 @@
-"""`compare --html`: two runs on the same trials, on one page."""
+"""Pages of several runs: `compare --html` of two on the same trials, `jobs.html` of many."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import functools
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hocket.core.data import Outcome, Trial
 from hocket.results.comparing.compare import RunComparison, bounds_text, signed, task_names
@@ -15,16 +16,30 @@ from hocket.results.comparing.side import Side
 from hocket.results.page.charts import (
     LONG,
     IntervalRow,
+    extent,
     interval_chart,
     legend,
     nice_ceiling,
     share_bar,
     tiles,
 )
-from hocket.results.page.markup import Child, Markup, Section, breakable, document, join, tag
+from hocket.results.page.markup import (
+    Child,
+    Markup,
+    Section,
+    breakable,
+    document,
+    file_link,
+    join,
+    tag,
+)
 from hocket.results.page.pair_films import films_section
+from hocket.results.page.report_page import TICKS, score_row
 from hocket.results.tables import number, percent
 from hocket.system.durable import write_atomic
+
+if TYPE_CHECKING:
+    from hocket.results.arms import Arm, ArmTable
 
 _MOST_TASKS = 120
 _MOST_CELLS = 4000
@@ -130,8 +145,7 @@ def _difference_section(found: RunComparison) -> Section | None:
     rates = comparison.of == "success"
     rows = [_interval_row(found, "overall", comparison.overall, strong=True)]
     rows += [_interval_row(found, each.task or "", each) for each in tasks]
-    known = [abs(x) for row in rows for x in (row.low, row.value, row.high) if x is not None]
-    reach = nice_ceiling(max([*known, 0.01]))
+    reach = nice_ceiling(max(0.01, *map(abs, extent(rows))))
     reach = min(1.0, reach) if rates else reach
     ticks = [(at, signed(at, percents=rates)) for at in (-reach, -reach / 2, 0.0, reach / 2, reach)]
     lead = "Right of the line a is better, left of it b; bars are 95 % intervals."
@@ -155,8 +169,7 @@ def _interval_row(
     return IntervalRow(
         label=label,
         value=each.value,
-        low=interval.low if interval else None,
-        high=interval.high if interval else None,
+        interval=interval,
         text=signed(each.value, percents=rates),
         bounds=bounds_text(each, percents=rates),
         count=f"n = {each.n:,}{p}",
@@ -250,3 +263,40 @@ def _run_name(side: Side) -> str:
 
 def _ended(side: Side) -> str:
     return f"{len(side.episodes):,} of {len(side.trials):,}"
+
+
+def jobs_page(title: str, table: ArmTable) -> str:
+    """The page: success of each run with its interval, the numbers, and each run with its link or
+    error."""
+    reported = [(arm, arm.report) for arm in table.arms if arm.report is not None]
+    rows = [score_row(arm.name, report.overall, judged=True) for arm, report in reported]
+    sections = [
+        Section(
+            anchor="success",
+            title="Success per run",
+            lead="Dots are rates, bars their 95 % Wilson intervals; errors are not in n.",
+            body=interval_chart(rows, low=0.0, high=1.0, ticks=TICKS),
+        ),
+        Section(
+            anchor="numbers",
+            title="Numbers",
+            # It is scrolled where the screen is narrower than its numbers.
+            body=tag("div", Markup(table.table().html()), style="overflow-x:auto"),
+        ),
+        Section(anchor="runs", title="Runs", body=tag("ul", *(_link(arm) for arm, _ in reported))),
+    ]
+    if table.failed:
+        errors = [tag("div", tag("h3", name), tag("pre", why)) for name, why in table.failed]
+        sections.append(Section(anchor="failed", title="Not made", body=join(errors)))
+    trials = sum(len(report.episodes) for _, report in reported)
+    told = f"{len(reported)} of {len(table.arms)} runs, {trials:,} episodes."
+    head = tag("p", told, class_="big-note")
+    return document(title=title, kicker="hocket eval", head=head, sections=sections)
+
+
+def _link(arm: Arm) -> Markup:
+    assert arm.report is not None
+    state = "" if arm.report.complete else " (not complete)"
+    setting = f"{', '.join(arm.report.config['env'])} · {arm.report.config['policy']}{state}"
+    link = tag("a", breakable(arm.name), href=file_link(f"{arm.folder}/report.html"))
+    return tag("li", link, " ", tag("small", setting))

@@ -1,4 +1,5 @@
-"""What went wrong in a run, on its page, and what attempts that were lost left of themselves."""
+"""What went wrong in a run, on its page: errors, what attempts that were lost left of themselves,
+and what people said of failures."""
 
 from __future__ import annotations
 
@@ -7,16 +8,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hocket.core.data import Outcome, Trial
+from hocket.core.data import Episode, Outcome, Trial
 from hocket.records.evidence import KILLED, Evidence
+from hocket.results import stats
 from hocket.results.page.episodes import Listed
 from hocket.results.page.markup import Markup, Section, breakable, file_link, join, tag
 from hocket.results.page.videos import screen
 from hocket.results.recorded import RecordedRun
+from hocket.results.tables import interval_text, percent
 
 _MOST_FAULTS = 20
 _LONGEST_TRACE = 8000
 """Characters of an error that are shown."""
+_LINKS = 8
+"""Episodes of a label that are linked to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,3 +158,49 @@ def _links(kept: Evidence) -> list[Markup | str]:
 
 def _some(count: int, noun: str) -> str:
     return f"1 {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def label_section(run: RecordedRun, listed: Listed) -> Section | None:
+    """A line for each label, the most frequent first; None where nobody labelled anything."""
+    failures = [e for e in run.report.episodes if e.outcome is Outcome.FAILURE]
+    kinds: dict[str, list[Episode]] = {}
+    for episode in failures:
+        if label := run.labels.get(episode.trial.id):
+            kinds.setdefault(label, []).append(episode)
+    labelled = sum(map(len, kinds.values()))
+    if not labelled:
+        return None
+    heads = ("label", "failures", "share", "95 % interval", "episodes")
+    head = tag(
+        "tr", *(tag("th", name, class_="n" if name == "failures" else None) for name in heads)
+    )
+    ranked = sorted(kinds.items(), key=lambda item: (-len(item[1]), item[0]))
+    rows = [_label_row(label, some, labelled, listed) for label, some in ranked]
+    lead = f"{labelled:,} of {len(failures):,} failures have a label; shares are of these."
+    if others := sum(e.trial.id in run.labels for e in run.report.episodes) - labelled:
+        lead += f" {others:,} other episodes have one, too."
+    body = tag(
+        "div",
+        tag("table", tag("thead", head), tag("tbody", *rows)),
+        class_="scroll",
+        id="label-table",
+    )
+    return Section(anchor="labels", title="What went wrong", body=body, lead=lead)
+
+
+def _label_row(label: str, some: list[Episode], labelled: int, listed: Listed) -> Markup:
+    rate = stats.rate(len(some), labelled)
+    links = [
+        tag("a", str(e.trial.seed), href=f"#{listed.anchors[e.trial]}", title=e.trial.id)
+        for e in some
+        if e.trial in listed.anchors
+    ][:_LINKS]
+    more = len(some) - len(links)
+    return tag(
+        "tr",
+        tag("td", label),
+        tag("td", f"{len(some):,}", class_="n"),
+        tag("td", percent(rate.value)),
+        tag("td", interval_text(rate.interval)),
+        tag("td", *(join(link, " ") for link in links), f"and {more:,} more" if more else None),
+    )

@@ -12,11 +12,11 @@ from hocket.records.folder import RunFolder
 from hocket.results.comparing.compare import RunComparison, task_names
 from hocket.results.comparing.side import Side
 from hocket.results.page.markup import Markup, Section, breakable, join, tag
-from hocket.results.page.videos import poster
+from hocket.results.page.videos import player
 from hocket.workers.sinks.video import videos_in
 
 _MOST_PAIRS = 40
-"""Pairs on a page. Chosen by hand: each has a picture of every camera on both sides."""
+"""Pairs on a page: each has a picture of every camera on both sides."""
 _ORDER = ("only-a", "only-b", "error", "neither", "both", "pending")
 """Differing pairs first."""
 
@@ -100,13 +100,5 @@ def _film(
     if video is None:
         command = f"hocket video {side.folder.parent.name}/{side.name} --trial {trial.id}"
         return tag("figure", tag("p", "no film: ", tag("code", command)), text, class_="card")
-    player = tag(
-        "video",
-        src=quote(Path(os.path.relpath(video, page.parent)).as_posix()),
-        controls=True,
-        muted=True,
-        playsinline=True,
-        preload="none",
-        poster=poster(video),
-    )
-    return tag("figure", tag("div", player, class_="screen"), text, class_="card")
+    source = quote(Path(os.path.relpath(video, page.parent)).as_posix())
+    return tag("figure", player(source, video), text, class_="card")

@@ -12,6 +12,7 @@ from hocket.core.data import Outcome
 from hocket.records.folder import RunFolder
 from hocket.results.page.charts import (
     IntervalRow,
+    extent,
     histogram,
     interval_chart,
     legend,
@@ -27,8 +28,7 @@ from hocket.results.page.episodes import (
     outcome_grid,
     shown_tasks,
 )
-from hocket.results.page.faults import fault_section
-from hocket.results.page.labels import label_section
+from hocket.results.page.faults import fault_section, label_section
 from hocket.results.page.markup import (
     Child,
     Markup,
@@ -42,7 +42,7 @@ from hocket.results.page.videos import video_section
 from hocket.results.recorded import RecordedRun, open_recorded
 from hocket.results.report import Report
 from hocket.results.scores import Score
-from hocket.results.tables import number, percent, percent_range
+from hocket.results.tables import interval_text, number, percent
 from hocket.system.durable import write_atomic
 
 FILE_NAME = "report.html"
@@ -63,17 +63,18 @@ def report_page(run: RecordedRun) -> str:
     listed = Listed.of(run)
     sections = [
         _success_section(run),
-        _grid_section(run, listed),
+        Section(
+            anchor="outcomes",
+            title="Outcomes",
+            lead="A row for each task, a cell for each trial by seed; a cell leads to its episode.",
+            body=outcome_grid(run, listed),
+        ),
         video_section(run, listed),
         label_section(run, listed),
         _length_section(run),
         speed_section(run),
         fault_section(run, listed),
-        Section(
-            anchor="episodes",
-            title="Episodes",
-            body=episode_table(run, listed),
-        ),
+        Section(anchor="episodes", title="Episodes", body=episode_table(run, listed)),
         _facts_section(run),
     ]
     return document(
@@ -99,7 +100,7 @@ def _headline(score: Score) -> Iterable[Child]:
     interval = score.success.interval
     if score.rate is not None and interval is not None:
         yield tag("div", f"{100 * score.rate:.1f}", tag("small", " %"), class_="big")
-        bounds = percent_range(interval.low, interval.high)
+        bounds = interval_text(interval)
         yield tag(
             "p", "success, 95 % interval ", tag("b", bounds), f", n = {score.success.n:,}",
             class_="big-note",
@@ -111,7 +112,7 @@ def _headline(score: Score) -> Iterable[Child]:
     if score.returns.value is not None:
         yield tag("div", number(score.returns.value), class_="big")
         spread = score.returns.interval
-        bounds = f", 95 % interval [{number(spread.low)}, {number(spread.high)}]" if spread else ""
+        bounds = f", 95 % interval {interval_text(spread, percents=False)}" if spread else ""
         yield tag("p", f"mean return{bounds}, n = {score.n:,}", class_="big-note")
         yield tag("p", "The env tells no success, so there is no rate.", class_="big-note")
         return
@@ -195,7 +196,7 @@ def _success_section(run: RecordedRun) -> Section:
 
 
 def _returns(rows: list[IntervalRow]) -> Markup:
-    known = [x for row in rows for x in (row.low, row.value, row.high) if x is not None]
+    known = extent(rows)
     low, high = (min(known), max(known)) if known else (0.0, 1.0)
     low, high = min(low, 0.0), max(high, 0.0)
     low, high = (-nice_ceiling(-low) if low < 0 else 0.0), (nice_ceiling(high) if high > 0 else 0.0)
@@ -210,32 +211,20 @@ def score_row(label: str, score: Score, *, judged: bool, strong: bool = False) -
     if judged:
         interval, value = score.success.interval, score.rate
         text = percent(value)
-        bounds = percent_range(interval.low, interval.high) if interval else ""
         kind, n = "success", score.success.n
     else:
         interval, value = score.returns.interval, score.returns.value
         text = number(value)
-        bounds = f"[{number(interval.low)}, {number(interval.high)}]" if interval else ""
         kind, n = "finished", score.n
     return IntervalRow(
         label=label,
         value=value,
-        low=interval.low if interval else None,
-        high=interval.high if interval else None,
+        interval=interval,
         text=text,
-        bounds=bounds,
+        bounds=interval_text(interval, percents=judged) if interval else "",
         count=f"n = {n:,}{errors}",
         strong=strong,
         kind=kind,
-    )
-
-
-def _grid_section(run: RecordedRun, listed: Listed) -> Section:
-    return Section(
-        anchor="outcomes",
-        title="Outcomes",
-        lead="A row for each task, a cell for each trial by seed; a cell leads to its episode.",
-        body=outcome_grid(run, listed),
     )
 
 

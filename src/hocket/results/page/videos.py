@@ -72,17 +72,22 @@ def _card(run: RecordedRun, episode: Episode, file: str, anchor: str) -> Markup:
 
 def screen(run: RecordedRun, file: str, text: Markup, *, kind: str) -> Markup:
     """A video to be played, with what is said of it; `kind` is its outcome."""
-    player = tag(
+    shown = player(file_link(file), run.folder / file)
+    return tag("figure", shown, tag("figcaption", text), class_="card", data_outcome=kind)
+
+
+def player(source: str, file: Path) -> Markup:
+    """A video behind its poster, which is loaded once it is played."""
+    video = tag(
         "video",
-        src=file_link(file),
+        src=source,
         controls=True,
         muted=True,
         playsinline=True,
         preload="none",
-        poster=poster(run.folder / file),
+        poster=poster(file),
     )
-    screen = tag("div", player, class_="screen")
-    return tag("figure", screen, tag("figcaption", text), class_="card", data_outcome=kind)
+    return tag("div", video, class_="screen")
 
 
 def poster(path: Path) -> str | None:

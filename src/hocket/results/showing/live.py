@@ -21,6 +21,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -54,7 +55,7 @@ _IDLE_S = 2.0
 """Seconds between two statuses where nobody looks: enough to tell that the run lives, and to notice
 who begins to look."""
 HEARTBEAT_S = 10.0
-"""A status that is older than this is of a run that died. Chosen by hand: five idle rounds."""
+"""A status that is older than this, five idle rounds, is of a run that died."""
 _HUNG_S = 3600.0
 """A process of this machine that said nothing for longer is another one of the same number."""
 _MOST_LANES = 256
@@ -310,14 +311,7 @@ class LiveStatus:
             "lost_attempts": tally.failed_attempts,
             "lane_count": tally.lanes,
             "cores": tally.cores,
-            "speed": None
-            if speed is None
-            else {
-                "steps_per_s": speed.steps_per_s,
-                "mean_batch": speed.mean_batch,
-                "cores_busy": speed.cores_busy,
-                "policy_busy": speed.policy_busy,
-            },
+            "speed": None if speed is None else asdict(speed),
             "batch_sizes": list(self._sizes),
             "notes": self._notes,
             "lanes": [_plain(lane, known) for lane, known in sorted(self._lanes.items())],

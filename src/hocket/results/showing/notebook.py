@@ -5,11 +5,14 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from typing import Any
+from typing import TYPE_CHECKING
 
 from hocket.core.events import Event
 from hocket.results.showing.progress import REDRAWS_PER_S, ProgressDisplay
 from hocket.system.text import printable
+
+if TYPE_CHECKING:
+    from IPython.display import DisplayHandle
 
 
 def open_progress(*, wanted: bool | None) -> ProgressDisplay | None:
@@ -28,7 +31,7 @@ class NotebookProgress(ProgressDisplay):
     def __init__(self) -> None:
         super().__init__(quiet=True)
         self._told: list[str] = []
-        self._handle: Any = None
+        self._handle: DisplayHandle | None = None
         self._is_closed = threading.Event()
 
     def __enter__(self) -> ProgressDisplay:
@@ -64,14 +67,11 @@ class NotebookProgress(ProgressDisplay):
         return "\n".join([*self._told, self.line(time.perf_counter())])
 
 
-class _Text:
+class _Text(str):
     """Plain text as an output of a cell, without the quotes that a string would have there."""
 
-    def __init__(self, text: str) -> None:
-        self._text = text
-
-    def __repr__(self) -> str:
-        return self._text
+    __slots__ = ()
+    __repr__ = str.__str__
 
 
 def _in_notebook() -> bool:

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, TextIO
 
 from hocket.core.events import (
@@ -20,12 +20,12 @@ from hocket.core.events import (
     Event,
     Noted,
     RunEnded,
+    SiteState,
     SpecLearned,
     StartsCompared,
 )
 from hocket.results.exactness import unseeded_sentence
-from hocket.results.showing.sites import site_lines
-from hocket.results.showing.tally import Tally
+from hocket.results.showing.tally import Speed, Tally
 from hocket.system.text import counted, printable
 from hocket.system.waits import awaited
 
@@ -37,6 +37,8 @@ REDRAWS_PER_S = 4
 PLAIN_EVERY_S = 10.0
 """Seconds between two lines where there is no terminal to redraw."""
 ERRORS_SHOWN = 3
+SITES_SHOWN = 8
+"""Sites that have a line of their own."""
 _LOOK_S = 0.2
 """Seconds between two looks at what is awaited before a run begins."""
 
@@ -223,7 +225,7 @@ def lines(tally: Tally) -> list[str]:
     found = [first]
     speed = tally.speed()
     if tally.sites and tally.phase != "filming":
-        found += site_lines(tally.sites, speed)
+        found += _site_lines(tally.sites, speed)
     elif tally.phase == "starting workers" and not tally.lanes:
         found.append("no site has joined yet")
     elif tally.phase == "starting workers" and tally.lanes_up < tally.lanes:
@@ -245,6 +247,26 @@ def lines(tally: Tally) -> list[str]:
             f"policy {100 * speed.policy_busy:.0f} % busy"
         )
     return [*found, waits] if waits else found
+
+
+def _site_lines(sites: Sequence[SiteState], speed: Speed | None) -> list[str]:
+    """How many sites there are and how fast they go together, then what each does."""
+    lanes = sum(site.lanes for site in sites)
+    ready = sum(site.lanes > 0 for site in sites)
+    whole = f"{ready} of {counted(len(sites), 'site')} ready, with {counted(lanes, 'lane')}"
+    if speed is not None:
+        whole += f"; {speed.episodes_per_s:,.2f} episodes/s, {speed.steps_per_s:,.0f} env steps/s"
+    told = [
+        # An attempt whose end has not come yet leaves its lane to the next one.
+        f"{site.name}: {min(site.running, site.lanes)} of {counted(site.lanes, 'lane')} busy, "
+        + counted(site.episodes, "episode")
+        + (f"; {site.doing}" if site.doing else "")
+        if site.lanes
+        else f"{site.name}: {site.doing}"
+        for site in sites[:SITES_SHOWN]
+    ]
+    more = len(sites) - SITES_SHOWN
+    return [whole, *told, *([f"and {more} more sites"] if more > 0 else [])]
 
 
 def clock(seconds: float | None) -> str:

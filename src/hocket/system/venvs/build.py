@@ -21,7 +21,6 @@ STAMP = ".ready"
 
 
 def venv_named(name: str) -> Venv:
-    """The row of the table."""
     if name not in VENVS:
         raise UsageError(
             f"No venv is called {name!r}.{did_you_mean(name, VENVS)} Known: {', '.join(VENVS)}."

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from hocket.core.contracts.module import Codes, Encodes, HasVelocity
-from hocket.train.algorithms.gradients import added, autocast
+from hocket.train.algorithms.gradients import added, autocast, clipped
 from hocket.train.algorithms.ranks import Measures, Ranks
 from hocket.train.config import UpdateConfig
 from hocket.train.data.windows import Window, Windows
@@ -18,7 +18,7 @@ from hocket.train.networks.contract import trainable_parameters
 
 STEPS = 100
 """Optimizer steps of an update that clones alone: weights are published, and clocks looked at,
-between two updates. Chosen by hand; no benchmark row."""
+between two updates."""
 _NEAR = 0.1
 """Differences of actions below this count by their square, larger ones by their size, so that a few
 odd demonstrations do not outweigh the rest. The recipe of the bundled clone has the same."""
@@ -38,8 +38,8 @@ class Demonstrated:
     def gradients(
         self, count: int, rng: torch.Generator, measures: Measures
     ) -> list[Tensor | None]:
-        """Draws `count` chunks on this rank, and returns the gradients of their weighted loss for
-        each parameter that is trained, None where it does not depend on it."""
+        """Draw `count` chunks on this rank; return the gradients of their weighted loss by trained
+        parameter, None where it does not depend on one."""
         parameters = list(trainable_parameters(self.network).values())
         rows = self.windows.draw(count, rng)
         actions = self.ranks.count(self.windows.actions_at(rows))
@@ -62,9 +62,9 @@ class Demonstrated:
 
 
 def cloning_loss(network: Any, window: Window, noise: Tensor) -> Tensor:
-    """Returns how far a network is from recorded chunks, summed over their actions: by flow
-    matching where it tells its flow, else between the chunks that it finds most likely and those
-    recorded. `noise` is `[B, flow_numbers + 1]`, standard normal, where there is a flow."""
+    """How far a network is from recorded chunks, summed over their actions: by flow matching where
+    it tells its flow, else between its likeliest chunks and those recorded. `noise` is
+    `[B, flow_numbers + 1]`, standard normal, where there is a flow."""
     actions, mask = window.actions, window.mask
     if isinstance(network, HasVelocity):
         return _counted(_matching(network, window, noise), mask)
@@ -78,7 +78,7 @@ def cloning_loss(network: Any, window: Window, noise: Tensor) -> Tensor:
 
 
 def flow_numbers(network: Any) -> int:
-    """How many numbers the flow of a chunk has."""
+    """Numbers that flow in a chunk."""
     size: int = getattr(network, "flow_size", network.action_size)
     return size * int(network.chunk_length)
 
@@ -96,7 +96,7 @@ def _matching(network: Any, window: Window, noise: Tensor) -> Tensor:
 
 
 def _counted(off: Tensor, mask: Tensor) -> Tensor:
-    """Sums `[B, T, A]` over the actions that count, each the mean of its numbers."""
+    """Sum `[B, T, A]` over the actions that count, each the mean of its numbers."""
     return (off.mean(-1) * mask).sum()
 
 
@@ -108,23 +108,15 @@ class Cloning:
     recorded: Demonstrated
 
     def update(self, rng: torch.Generator) -> dict[str, float]:
-        """Improves the weights, and returns what was measured."""
         recorded, config = self.recorded, self.recorded.config
         measures = Measures(recorded.ranks)
         parameters = list(trainable_parameters(recorded.network).values())
         size = config.minibatch_of(recorded.network.chunk_length)
         for _ in range(STEPS):
             found = recorded.gradients(size, rng, measures)
-            if recorded.ranks.size > 1:
-                # What no row of this rank depends on may be in another's.
-                pairs = zip(found, parameters, strict=True)
-                found = [torch.zeros_like(p) if one is None else one for one, p in pairs]
-            known = [one for one in found if one is not None]
-            recorded.ranks.sum_all(known)
-            norm = torch.nn.utils.get_total_norm(known)
-            share = (config.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
+            found, norm = clipped(found, parameters, recorded.ranks, config.max_grad_norm)
             for parameter, one in zip(parameters, found, strict=True):
-                parameter.grad = None if one is None else one * share
+                parameter.grad = one
             self.optimizer.step()
             measures.note(cloning_grad_norm=norm)
         return measures.result()

@@ -67,14 +67,14 @@ class GRPO(Algorithm):
 
 
 def group_advantages(returns: Tensor, epsilon: float = 1e-6) -> Tensor:
-    """Compares each member `[G]` of a group with the others: `(R - mean) / (std + epsilon)`."""
+    """Compare each member `[G]` of a group with the others: `(R - mean) / (std + epsilon)`."""
     exact = returns.to(torch.float64)
     spread = exact.std(unbiased=False)
     return ((exact - exact.mean()) / (spread + epsilon)).float()
 
 
 def groups_of(stretches: Sequence[Stretch], size: int) -> dict[Hashable, list[int]]:
-    """Returns the indices of the members of each group: the same task and seed."""
+    """Return the indices of the members of each group: the same task and seed."""
     groups: dict[Hashable, list[int]] = {}
     for index, stretch in enumerate(stretches):
         if not stretch.is_end or stretch.chunk[0]:

@@ -111,7 +111,7 @@ def smdp_advantages(
     gamma: float,
     lam: float,
 ) -> Advantages:
-    """Computes the generalised advantages of stretches `[S, C]`.
+    """Compute the generalised advantages of stretches `[S, C]`.
 
     `rewards` are `[S, C, T]`, zero from `executed` on; `bootstrap` `[S]` is the value of the
     observation that follows each stretch, which counts unless the stretch ended by termination.
@@ -142,7 +142,7 @@ def smdp_advantages(
 
 
 def normalised(advantage: Tensor, ranks: Ranks) -> Tensor:
-    """Shifts and scales advantages to mean 0 and spread 1 over the rows of all ranks."""
+    """Shift and scale advantages to mean 0 and spread 1 over the rows of all ranks."""
     count = max(1.0, ranks.count(len(advantage)))
     mean = ranks.total(advantage.sum()) / count
     variance = ranks.total(((advantage - mean) ** 2).sum()) / count

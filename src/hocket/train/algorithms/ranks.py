@@ -24,7 +24,7 @@ class Ranks:
 
     @classmethod
     def from_torchrun(cls, device: str = "cpu") -> Ranks:
-        """Joins the others where torchrun started this process; `device` is where it learns."""
+        """Join the others where torchrun started this process; `device` is where it learns."""
         size = int(os.environ.get("WORLD_SIZE", "1"))
         if size == 1:
             return cls()
@@ -40,7 +40,7 @@ class Ranks:
         return self.rank == 0
 
     def total(self, value: Tensor) -> Tensor:
-        """Sums a tensor over ranks."""
+        """Sum a tensor over ranks."""
         if self.size == 1:
             return value
         summed = value.detach().clone()
@@ -48,11 +48,11 @@ class Ranks:
         return summed
 
     def count(self, value: float) -> float:
-        """Sums a number over ranks."""
+        """Sum a number over ranks."""
         return float(self.total(torch.tensor(value, dtype=torch.float64)))
 
     def least(self, value: int) -> int:
-        """Returns the smallest of the ranks' numbers."""
+        """Return the smallest of the ranks' numbers."""
         if self.size == 1:
             return value
         found = torch.tensor(value)
@@ -60,25 +60,24 @@ class Ranks:
         return int(found)
 
     def sum_all(self, tensors: Iterable[Tensor]) -> None:
-        """Makes each tensor the sum over ranks."""
+        """Make each tensor the sum over ranks."""
         if self.size > 1:
             for tensor in tensors:
                 dist.all_reduce(tensor)
 
     def same_start(self, network: Any) -> None:
-        """Gives all ranks the first one's weights."""
+        """Give all ranks the first one's weights."""
         if self.size > 1:
             for tensor in network.state_dict().values():
                 dist.broadcast(tensor, 0)
 
     def close(self) -> None:
-        """Leaves the others."""
         if self.size > 1 and dist.is_initialized():
             dist.destroy_process_group()
 
 
 def local_device(device: str) -> str:
-    """Returns the device of this process: where several share a machine, `cuda` is the GPU that
+    """Return the device of this process: where several share a machine, `cuda` is the GPU that
     torchrun gave to this one. A device with a number is taken as it is."""
     local = os.environ.get("LOCAL_RANK")
     return f"cuda:{local}" if device == "cuda" and local is not None else device
@@ -98,20 +97,19 @@ class Measures:
         """One row of numbers for each minibatch, by the names of what was measured together."""
 
     def add(self, **parts: Tensor) -> None:
-        """Takes this rank's parts of one minibatch's sums."""
+        """Take this rank's parts of one minibatch's sums."""
         self._rows.setdefault(tuple(parts), []).append(self.ranks.total(_row(parts)))
 
     def note(self, **values: Tensor) -> None:
-        """Takes one minibatch's values that are equal on all ranks."""
+        """Take one minibatch's values that are equal on all ranks."""
         self._rows.setdefault(tuple(values), []).append(_row(values))
 
     def latest(self, name: str) -> float:
-        """Returns a value of the last minibatch that measured it."""
+        """Return a value of the last minibatch that measured it."""
         names = next(names for names in self._rows if name in names)
         return float(self._rows[names][-1][names.index(name)])
 
     def result(self) -> dict[str, float]:
-        """Returns the means over minibatches."""
         means = {}
         for names, rows in self._rows.items():
             columns = zip(*torch.stack(rows).tolist(), strict=True)

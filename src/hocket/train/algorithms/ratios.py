@@ -45,7 +45,7 @@ class Ratio:
 
 
 def joined(log_prob: Tensor, mask: Tensor, level: Level) -> Tensor:
-    """Zeroes log-probabilities `[R, T]` of actions that do not count, and sums them to `[R]` at
+    """Zero log-probabilities `[R, T]` of actions that do not count, and sum them to `[R]` at
     chunk level."""
     kept = torch.where(mask, log_prob, 0.0)
     return kept.sum(-1) if level == "chunk" else kept
@@ -60,7 +60,7 @@ def compare(
     age: Tensor,
     how: RatioRule,
 ) -> Ratio:
-    """Compares new log-probabilities with those that they must stay near.
+    """Compare new log-probabilities with those that they must stay near.
 
     All are `[R, T]`: under the weights in training, under those at the start of the update, and
     under those that sampled. `age` `[R]` is how many versions the sampling weights are behind.
@@ -82,7 +82,7 @@ def compare(
 
 
 def clipped_loss(ratio: Ratio, advantage: Tensor, low: float, high: float) -> Tensor:
-    """Returns the policy loss of each term, clipped to ratios from 1 - low to 1 + high where that
+    """Return the policy loss of each term, clipped to ratios from 1 - low to 1 + high where that
     makes it worse; `advantage` is `[R]`."""
     advantage = advantage if ratio.log.dim() == 1 else advantage[:, None]
     plain = ratio.log.clamp(max=_FARTHEST).exp()
@@ -91,7 +91,7 @@ def clipped_loss(ratio: Ratio, advantage: Tensor, low: float, high: float) -> Te
 
 
 def kl_estimate(log_ratio: Tensor) -> Tensor:
-    """Estimates the divergence of the new policy from the old from samples of the old: never
+    """Estimate the divergence of the new policy from the old from samples of the old: never
     negative, and exact in expectation while no ratio is far away. Beyond that it goes on in a
     straight line with the slope that it has there, so that its gradient stays finite and pulls
     back."""
@@ -100,7 +100,7 @@ def kl_estimate(log_ratio: Tensor) -> Tensor:
 
 
 def clip_share(ratio: Ratio, low: float, high: float) -> Tensor:
-    """Returns how many terms lie outside of the clipping range."""
+    """Return how many terms lie outside of the clipping range."""
     plain = ratio.log.exp()
     outside = ((plain < 1 - low) | (plain > 1 + high)).to(ratio.counts.dtype)
     return (outside * ratio.counts).sum()

@@ -135,7 +135,7 @@ class Stretch:
         return float(self.rewards.sum())
 
     def to_plain(self) -> dict[str, Any]:
-        """Returns the same as values that `hocket.core.codec` can send."""
+        """Return the same as values that `hocket.core.codec` can send."""
         plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         trial = self.trial
         plain["trial"] = [trial.suite, trial.task, trial.seed, trial.repeat]
@@ -143,7 +143,6 @@ class Stretch:
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Stretch:
-        """Reads what `to_plain` returned."""
         suite, task, seed, repeat = plain["trial"]
         trial = Trial(suite=suite, task=task, seed=seed, repeat=repeat)
         return cls(**{**plain, "trial": trial})
@@ -154,12 +153,12 @@ Parcel = Sequence[Stretch]
 
 
 def group_of(trial: Trial, size: int) -> Hashable:
-    """Returns what all trials of a group of this size, and no others, have in common."""
+    """Return what all trials of a group of this size, and no others, have in common."""
     return (trial.suite, trial.task, trial.seed, trial.repeat // size)
 
 
 def in_trial_order(stretches: Sequence[Stretch]) -> list[Stretch]:
-    """Sorts stretches by what was planned, so that who finished first does not matter."""
+    """Sort stretches by what was planned, so that who finished first does not matter."""
 
     def key(stretch: Stretch) -> tuple[str, str, int, int, int]:
         trial = stretch.trial
@@ -178,7 +177,7 @@ class PaddedStretches:
     texts: Sequence[str] = ("",)
 
     def __post_init__(self) -> None:
-        """Refuses what is not `[S, C]` with the chunks of a trajectory along the second axis."""
+        """Refuse what is not `[S, C]` with the chunks of a trajectory along the second axis."""
         rows = self.rows
         if len(rows.batch_size) != 2:
             raise LayoutError(f"Padded stretches are [S, C], not {tuple(rows.batch_size)}.")
@@ -194,7 +193,7 @@ class PaddedStretches:
             raise LayoutError("An episode goes on after its end: stretches must not be joined.")
 
     def flat(self, **columns: Tensor) -> TensorDict:
-        """Returns rows `[R]` without padding, with further `columns` `[S, C, ...]` such as
+        """Return rows `[R]` without padding, with further `columns` `[S, C, ...]` such as
         advantages."""
         valid = self.rows["valid"]
         for name, column in columns.items():
@@ -209,7 +208,7 @@ class PaddedStretches:
 def pad_stretches(
     stretches: Sequence[Stretch], device: torch.device | str = "cpu"
 ) -> PaddedStretches:
-    """Lays stretches side by side, padded to the longest."""
+    """Lay stretches side by side, padded to the longest."""
     if not stretches:
         raise LayoutError("There is no stretch to learn from.")
     texts: dict[str, int] = {}
@@ -268,7 +267,7 @@ def _pad(key: str, arrays: Sequence[Array], count: int) -> Array:
 
 
 def _finals(stretches: Sequence[Stretch], device: torch.device | str) -> tuple[TensorDict, Tensor]:
-    """Returns the observations `[S]` after each stretch, zeros where it ended for good, and which
+    """Return the observations `[S]` after each stretch, zeros where it ended for good, and which
     of them there are."""
     given: list[Mapping[str, Array] | None] = [
         None if stretch.terminated else stretch.final for stretch in stretches

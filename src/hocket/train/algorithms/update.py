@@ -4,7 +4,7 @@ The losses of policy and critic are clipped apart, so that the size of one does 
 the other moves. A step that takes the policy further than `target_kl` is undone, and the policy
 then stays as it is until the update ends, while the critic goes on.
 
-With `micro_batch` rows lie in the host's memory, and a step sums the gradients of so many at a
+With `micro_batch` rows lie in the host's memory, and a step sums the gradients of that many at a
 time: each loss is divided by what counts in the whole minibatch, so that the sum is the gradient of
 the minibatch, and no more than a micro-batch ever lies on the device.
 """
@@ -21,7 +21,7 @@ from tensordict import TensorDict
 from torch import Tensor, nn
 
 from hocket.train.algorithms.cloning import Demonstrated
-from hocket.train.algorithms.gradients import added, autocast
+from hocket.train.algorithms.gradients import added, autocast, clipped
 from hocket.train.algorithms.ranks import Measures, Ranks
 from hocket.train.algorithms.ratios import (
     Ratio,
@@ -41,9 +41,9 @@ from hocket.train.networks.contract import (
 )
 
 _FASTER = 1.2
-"""How much the pace grows after an update that was not stopped. Chosen by hand."""
+"""How much the pace grows after an update that was not stopped."""
 _SLOWER = 0.25
-"""The least share of its pace that a stopped update leaves. Chosen by hand."""
+"""The least share of its pace that a stopped update leaves."""
 _LEARNT_FROM = (
     *("observation", "actions", "extras", "mask", "log_prob", "start_log_prob", "age"),
     *("reference_log_prob", "advantage", "returns", "start_value"),
@@ -92,7 +92,7 @@ class StepShare:
     share: float = 1.0
 
     def adapt(self, ran: int, planned: int) -> None:
-        """Learns from an update in which the policy made `ran` of the `planned` steps."""
+        """Learn from an update in which the policy made `ran` of the `planned` steps."""
         rate = _FASTER if ran == planned else max(_SLOWER, ran / planned)
         self.share = min(1.0, self.share * rate)
 
@@ -131,8 +131,7 @@ class Algorithm(ABC):
     def update(
         self, stretches: Sequence[Stretch], *, version: int, rng: torch.Generator
     ) -> dict[str, float]:
-        """Improves the weights `version`, which the caller then calls `version + 1`, and returns
-        what was measured."""
+        """Improve the weights `version`, which become `version + 1`; return what was measured."""
         rows = self.prepare(stretches, version).select(*_LEARNT_FROM, strict=False)
         measures = Measures(self.ranks)
         parts = list(self._parts(rows, rng))
@@ -166,7 +165,7 @@ class Algorithm(ABC):
 
     @abstractmethod
     def prepare(self, stretches: Sequence[Stretch], version: int) -> TensorDict:
-        """Returns rows `[R]` with advantages, and what the weights `version` say of them."""
+        """Lay out rows `[R]` with advantages, and what the weights `version` say of them."""
 
     @abstractmethod
     def moves_policy(self, version: int) -> bool:
@@ -176,19 +175,20 @@ class Algorithm(ABC):
     def losses(
         self, rows: TensorDict, terms: Terms | None, totals: Totals, sums: Sums
     ) -> dict[str, Tensor]:
-        """Returns the losses of a part of a minibatch that are left: `policy` where there are
-        `terms`, and `value` where there is a critic. What is measured is added to `sums`."""
+        """Compute the losses of a part of a minibatch: `policy` where there are `terms`, `value`
+        where there is a critic. What is measured is added to `sums`."""
 
     def gradients(
         self, rows: TensorDict, measures: Measures, *, moves_policy: bool = True
     ) -> Gradients | None:
-        """Returns the gradients of a minibatch's losses on this rank; None where the last step took
+        """Compute the gradients of a minibatch's losses on this rank; None if the last step took
         the policy too far, which is known before the last of them is computed."""
         totals = self.totals(rows)
         sums: Sums = {}
         found: Gradients = {}
         parts = self._micro_batches(rows)
         for number, part in enumerate(parts, 1):
+            part = part.to(self.device)
             terms = self.terms(part, totals, sums) if moves_policy else None
             if terms is not None and number == len(parts):
                 measures.add(**{key: sums.pop(key) for key in _OF_POLICY})
@@ -202,7 +202,7 @@ class Algorithm(ABC):
         return found
 
     def totals(self, rows: TensorDict) -> Totals:
-        """Counts what a minibatch has on all ranks."""
+        """Count what a minibatch has on all ranks."""
         mask = counted(self.network, rows)
         actions = self.ranks.total(mask.sum()).clamp(min=1).to(self.device)
         count = self.ranks.count(len(rows))
@@ -214,7 +214,7 @@ class Algorithm(ABC):
         )
 
     def terms(self, rows: TensorDict, totals: Totals, sums: Sums) -> Terms:
-        """Compares the present weights with those at the start of the update, and with those that
+        """Compare the present weights with those at the start of the update, and with those that
         sampled."""
         seen = self.evaluate(rows)
         mask = counted(self.network, rows)
@@ -246,7 +246,7 @@ class Algorithm(ABC):
     # -- the network -------------------------------------------------------------------------------
 
     def evaluate(self, rows: TensorDict, network: Any = None) -> Evaluated:
-        """Evaluates rows `[R]` under a network's present weights: those in training, or others."""
+        """Evaluate rows `[R]` under a network's present weights: those in training, or others."""
         network = self.network if network is None else network
         extras = rows["extras"].to_dict() if "extras" in rows.keys() else {}  # noqa: SIM118
         with autocast(self.device, self.config.precision):
@@ -260,16 +260,17 @@ class Algorithm(ABC):
         )
 
     def value(self, observation: TensorDict) -> Tensor:
-        """Estimates the returns to expect from observations `[R]`."""
+        """Estimate the returns to expect from observations `[R]`."""
         with autocast(self.device, self.config.precision):
             seen = Observations(observation.to_dict(), self.texts)
             found: Tensor = self.network.value(seen)
         return found if self.config.precision == "fp32" else found.float()
 
     def look(self, rows: TensorDict, network: Any = None) -> Evaluated:
-        """Evaluates any number of rows without gradients; what is found lies where they lie."""
+        """Evaluate any number of rows without gradients; the answer lies where they lie."""
         with torch.no_grad():
-            found = [self.evaluate(part, network) for part in self._micro_batches(rows)]
+            parts = self._micro_batches(rows)
+            found = [self.evaluate(part.to(self.device), network) for part in parts]
         return Evaluated(
             log_prob=_joined([one.log_prob for one in found], rows),
             entropy=_joined([one.entropy for one in found], rows),
@@ -277,9 +278,10 @@ class Algorithm(ABC):
         )
 
     def look_at_values(self, observation: TensorDict) -> Tensor:
-        """Estimates any number of returns without gradients."""
+        """Estimate any number of returns without gradients."""
         with torch.no_grad():
-            found = [self.value(part) for part in self._micro_batches(observation)]
+            parts = self._micro_batches(observation)
+            found = [self.value(part.to(self.device)) for part in parts]
         return _joined(found, observation)
 
     def padded(self, stretches: Sequence[Stretch]) -> PaddedStretches:
@@ -291,12 +293,9 @@ class Algorithm(ABC):
         return padded
 
     def _micro_batches(self, rows: TensorDict) -> Sequence[TensorDict]:
-        """Splits rows into what is computed at once. Each part is brought to the network only when
-        it is asked for."""
+        """Rows in parts that are computed at once, each still where the rows lie."""
         size = self.config.micro_batch
-        if size is None or len(rows) <= size:
-            return [rows.to(self.device)]
-        return _Lazily(rows, size, self.device)
+        return [rows] if size is None else rows.split(size)
 
     def _parts(self, rows: TensorDict, rng: torch.Generator) -> Iterator[Tensor]:
         """The rows of each minibatch, pass by pass. All ranks make as many, and none is empty."""
@@ -314,11 +313,13 @@ class Algorithm(ABC):
         return bool(limit) and not measures.latest("kl") <= (limit or 0.0)
 
     def descend(self, found: Gradients, measures: Measures) -> dict[int, Tensor]:
-        """Moves the weights down each loss, along its own clipped gradient, and returns what the
-        policy was before that where it moved."""
+        """Move the weights down each loss, along its own clipped gradient; return what the policy
+        was before if it moved."""
         whole: list[Tensor | None] = [None] * len(self._parameters)
         for name, mine in found.items():
-            whole = added(whole, self._clipped(name, mine, measures))
+            mine, norm = clipped(mine, self._parameters, self.ranks, self.config.max_grad_norm)
+            measures.note(**{f"{name}_grad_norm": norm})
+            whole = added(whole, mine)
         is_moving = "policy" in found
         for i, parameter in enumerate(self._parameters):
             parameter.grad = whole[i] if is_moving or i not in self.of_policy else None
@@ -330,55 +331,23 @@ class Algorithm(ABC):
         return before
 
     def _draw_back(self, before: dict[int, Tensor], share: float) -> None:
-        """Takes the policy back by this share of its last step; the critic keeps the whole."""
+        """Take the policy back by this share of its last step; the critic keeps the whole."""
         if share > 0:
             with torch.no_grad():
                 for i, was in before.items():
                     self._parameters[i].lerp_(was, share)
 
     def reach(self, loss: Tensor) -> list[Tensor | None]:
-        """Returns the gradient of a number for each parameter; None where it does not depend on
-        it."""
+        """The gradient of a number by parameter; None where it does not depend on one."""
         if not loss.requires_grad:
             return [None] * len(self._parameters)
         return list(
             torch.autograd.grad(loss, self._parameters, retain_graph=True, allow_unused=True)
         )
 
-    def _clipped(
-        self, name: str, found: list[Tensor | None], measures: Measures
-    ) -> list[Tensor | None]:
-        """Returns the gradients of one loss over all ranks, clipped to the longest allowed; None
-        for parameters that the loss does not reach."""
-        if self.ranks.size > 1:
-            found = [
-                torch.zeros_like(parameter) if one is None else one.contiguous()
-                for one, parameter in zip(found, self._parameters, strict=True)
-            ]
-        known = [one for one in found if one is not None]
-        self.ranks.sum_all(known)
-        norm = torch.nn.utils.get_total_norm(known)
-        measures.note(**{f"{name}_grad_norm": norm})
-        longest = (self.config.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
-        return [None if one is None else one * longest for one in found]
-
-
-class _Lazily(Sequence[TensorDict]):
-    """Parts of rows, each brought to a device when it is asked for."""
-
-    def __init__(self, rows: TensorDict, size: int, device: torch.device) -> None:
-        self._parts = rows.split(size)
-        self._device = device
-
-    def __len__(self) -> int:
-        return len(self._parts)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._parts[index].to(self._device)
-
 
 def add_to(sums: Sums, **parts: Tensor) -> None:
-    """Adds parts of what is measured, without their gradients."""
+    """Add parts of what is measured, without their gradients."""
     for name, part in parts.items():
         known = sums.get(name)
         sums[name] = part.detach() if known is None else known + part.detach()
@@ -390,7 +359,7 @@ def _joined(parts: list[Tensor], like: TensorDict) -> Tensor:
 
 
 def counted(network: Trainable, rows: TensorDict) -> Tensor:
-    """Tells `[R, T]` which actions' probabilities count: the executed ones, where the network can
-    tell actions apart."""
+    """Which actions' probabilities count, `[R, T]`: the executed ones, where the network can tell
+    actions apart."""
     mask: Tensor = rows["mask"]
     return mask if network.is_factorised else torch.ones_like(mask)

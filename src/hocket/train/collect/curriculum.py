@@ -11,13 +11,12 @@ seed and the number of the trial alone, so that a synchronous run is the same wi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from hocket.core.data import Trial
+from hocket.core.data import Array, Trial
 from hocket.core.plugins import load_named
 from hocket.errors import ConfigError, HocketError
 from hocket.train.algorithms.stretches import Stretch
@@ -27,7 +26,7 @@ FIRST_SEED = 10_000_000
 """Training seeds of run seed s count up from (s + 1) times this: far from evaluation's."""
 HARD = "hard"
 _LEAST = 0.1
-"""The least weight that `hard` gives, so that what is solved is not forgotten. Chosen by hand."""
+"""The least weight that `hard` gives, so that what is solved is not forgotten."""
 
 
 class CurriculumError(HocketError):
@@ -48,23 +47,17 @@ class Start:
     total: float = 0.0
     """The sum of their rewards."""
 
-    @property
-    def mean_return(self) -> float | None:
-        """The mean reward of an episode; None before the first."""
-        return self.total / self.tried if self.tried else None
-
 
 def weigh_hard(starts: Sequence[Start]) -> list[float]:
-    """Weighs a start by the share of its episodes that fail, taken for a half before the first."""
+    """Weigh a start by the share of its episodes that fail, a half before the first."""
     return [max(_LEAST, 1.0 - (start.succeeded + 1.0) / (start.tried + 2.0)) for start in starts]
 
 
 Weigh = Callable[[Sequence[Start]], Sequence[float]]
-Shares = np.ndarray[Any, np.dtype[np.float64]]
 
 
 def find_curriculum(name: str) -> Weigh | None:
-    """Returns the curriculum of this name; None where all starts count alike."""
+    """The curriculum of this name; None where all starts count alike."""
     if not name:
         return None
     if name == HARD:
@@ -115,7 +108,6 @@ class Curriculum:
         self._shares = self._weights()
 
     def next_group(self) -> list[Trial]:
-        """Returns the trials of the next group."""
         index = self.planned * self._ranks + self._rank
         self.planned += 1
         if not self._pool:
@@ -133,12 +125,12 @@ class Curriculum:
         ]
 
     def add(self, trial: Trial, stretch: Stretch | None) -> None:
-        """Takes an episode that ended; None was lost to errors, and says nothing of its start."""
+        """Take an episode that ended; None, one lost to errors, says nothing of its start."""
         if self._pool and stretch is not None:
             self._fresh.append((trial, stretch))
 
     def settle(self) -> None:
-        """Makes new weights of all that has ended; called when an update is done."""
+        """Make new weights of all that has ended; called when an update is done."""
         # In the order of the plan, since sums of rewards depend on it in their last bits.
         for trial, stretch in sorted(self._fresh, key=lambda one: one[0].repeat):
             start = self._index[trial.suite, trial.task, trial.seed]
@@ -149,8 +141,8 @@ class Curriculum:
         self._shares = self._weights()
 
     def to_curves(self) -> dict[str, float]:
-        """Returns curves of the log: the starts that were tried, those that never succeeded, and
-        how many starts the weights are worth (all of them where they are equal)."""
+        """Starts that were tried, those that never succeeded, and how many starts the weights are
+        worth: all of them where they are equal."""
         if not self._pool:
             return {}
         tried = [start for start in self._pool if start.tried]
@@ -162,18 +154,16 @@ class Curriculum:
         }
 
     def to_state(self) -> list[list[float]]:
-        """Returns what a checkpoint keeps of each start."""
         return [[start.tried, start.succeeded, start.total] for start in self._pool]
 
     def restore(self, planned: int, state: Sequence[Sequence[float]]) -> None:
-        """Goes on from a checkpoint."""
         self.planned = planned
         for start, (tried, succeeded, total) in zip(self._pool, state, strict=True):
             start.tried, start.succeeded, start.total = int(tried), int(succeeded), total
         self._shares = self._weights()
 
-    def _weights(self) -> Shares | None:
-        """Returns the share of trials that each start gets; None where all are equal."""
+    def _weights(self) -> Array | None:
+        """The share of trials that each start gets; None where all are equal."""
         if self._weigh is None or not self._pool:
             return None
         try:
@@ -187,11 +177,5 @@ class Curriculum:
                 f"finite, none below 0 and not all 0; it returned {found.shape}: "
                 f"{found.ravel()[:8]}."
             )
-        shares: Shares = found / found.sum()
+        shares: Array = found / found.sum()
         return shares
-
-
-def state_of(saved: Mapping[str, Any]) -> Sequence[Sequence[float]]:
-    """Returns what a checkpoint says of starts."""
-    found: Sequence[Sequence[float]] = saved["starts"]
-    return found

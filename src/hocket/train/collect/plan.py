@@ -21,7 +21,7 @@ from hocket.train.learner import checkpoint
 from hocket.train.networks.building import Description
 
 EVALUATED = "evaluated "
-"""What suites are called by in front of their name where they have settings for evaluations."""
+"""Prefix of a suite's name where it has settings for evaluations."""
 EVALUATION = 1 << 20
 """Repeats from here on are evaluations: the same trials each time, told apart by number."""
 
@@ -34,13 +34,8 @@ def is_evaluation(trial: Trial) -> bool:
     return trial.repeat >= EVALUATION
 
 
-def is_training(trial: Trial) -> bool:
-    """True if a trial is learnt from."""
-    return not is_evaluation(trial)
-
-
 def evaluation_trials(tasks: Sequence[Task], number: int, seed: int, episodes: int) -> list[Trial]:
-    """Returns the trials of evaluation `number`: the same starts every time."""
+    """The trials of evaluation `number`: the same starts every time."""
     return [
         Trial(suite=suite, task=task, seed=seed + episode, repeat=EVALUATION + number)
         for episode in range(episodes)
@@ -73,8 +68,7 @@ class Groups:
         return [m for members in self._members.values() for m in members if m is not None]
 
     def add(self, trial: Trial, stretch: Stretch | None) -> WholeGroup | None:
-        """Takes a member that ended (None: it was lost to errors), and returns its group
-        if that is now whole."""
+        """Take a member that ended (None: lost to errors); return its group if that is whole."""
         group = group_of(trial, self._size)
         members = self._members.setdefault(group, [])
         members.append(stretch)
@@ -127,7 +121,6 @@ class Result:
     """True if no version before had more success, or return where nothing can succeed."""
 
     def to_curves(self) -> dict[str, float | None]:
-        """Returns the curves of the log."""
         score, interval = self.score, self.score.success.interval
         return {
             "eval/success": score.rate,
@@ -139,7 +132,6 @@ class Result:
         }
 
     def to_text(self) -> str:
-        """Returns a line for people."""
         score, interval = self.score, self.score.success.interval
         text = f"evaluation at {self.env_steps:,} steps: "
         if score.rate is not None:
@@ -192,7 +184,7 @@ class Evaluations:
         return self._schedule.fires(env_steps)
 
     def begin(self, env_steps: int) -> list[Trial]:
-        """Returns the trials of the next evaluation; none while lanes are busy with the last."""
+        """Return the trials of the next evaluation; none while the last is under way."""
         if self._trials:
             return []
         self._trials = evaluation_trials(
@@ -203,12 +195,12 @@ class Evaluations:
         return self._trials
 
     def give_up(self) -> None:
-        """Forgets the evaluation that is under way."""
+        """Forget the evaluation that is under way."""
         self._trials = []
 
     def add(self, episode: Episode) -> Result | None:
-        """Takes an episode that ended, and returns the result if it was the last. The weights of
-        the best result are kept, ready for `hocket eval --policy RUN/best`."""
+        """Take an episode that ended; return the result if it was the last. The weights of the best
+        result are kept, ready for `hocket eval --policy RUN/best`."""
         holder = holder_of(episode.trial)
         if not self._trials or holder != holder_of(self._trials[0]):
             return None
@@ -239,7 +231,7 @@ class Evaluations:
         return Result(version=version, env_steps=self._env_steps, score=score, is_best=is_best)
 
     def to_state(self) -> dict[str, Any]:
-        """Returns what a checkpoint keeps. An evaluation that is under way will be due again."""
+        """What a checkpoint keeps. An evaluation that is under way will be due again."""
         return {
             "evaluations": self._number - self.is_under_way,
             "evaluated_at": self._done_at,
@@ -247,20 +239,14 @@ class Evaluations:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Goes on from a checkpoint. The best weights may be newer than that."""
+        """Go on from a checkpoint. The best weights may be newer than that."""
         self._number = state["evaluations"]
         self._schedule.last = self._done_at = state["evaluated_at"]
         file = self._run / checkpoint.BEST / checkpoint.SCORE
-        kept = _measure(checkpoint.read_table(file)) if file.is_file() else None
+        kept: float | None = checkpoint.read_table(file)["measure"] if file.is_file() else None
         self.best = max((x for x in (state["best"], kept) if x is not None), default=None)
 
 
-def _measure(score: Mapping[str, Any]) -> float | None:
-    """Returns what kept weights were chosen by."""
-    found: float | None = score["measure"]
-    return found
-
-
 def holder_of(trial: Trial) -> Hashable | None:
-    """Returns what holds an evaluation's trials to one version; None for training trials."""
+    """What holds an evaluation's trials to one version; None for training trials."""
     return ("evaluation", trial.repeat) if is_evaluation(trial) else None

@@ -56,15 +56,6 @@ class HeldNetwork:
     network: Trainable
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Holding:
-    """Which rows act deterministically, and which are held to one version."""
-
-    is_deterministic: Callable[[Trial], bool]
-    held_by: Callable[[Trial], Hashable | None]
-    """Names what holds a trial's rows to one version; None lets them follow the newest weights."""
-
-
 class CollectingPolicy:
     """A policy for the engine, around a network."""
 
@@ -72,17 +63,20 @@ class CollectingPolicy:
         self,
         network: Any,
         shapes: Shapes,
-        holding: Holding,
         *,
+        is_deterministic: Callable[[Trial], bool],
+        held_by: Callable[[Trial], Hashable | None] = lambda _: None,
         replan: int | None = None,
         device: str = "cpu",
         base: Policy | None = None,
         precision: Precision = "fp32",
     ) -> None:
+        """`held_by` names what holds a trial's rows to one version of the weights; with None they
+        follow the newest."""
         self._shapes = shapes
         self.block: WeightBlock | ReceivedWeights | None = None
         """Where new weights appear; while it is None the network stays as it was given."""
-        self._holding = holding
+        self._is_deterministic, self._held_by = is_deterministic, held_by
         self._device = torch.device(device)
         self._precision: Precision = precision
         self._live = HeldNetwork(-1, network.to(self._device).eval())
@@ -96,7 +90,6 @@ class CollectingPolicy:
         self.spec = _spec_of(network, shapes, replan=replan, base=base)
 
     def bind(self, spec: EnvSpec) -> None:
-        """Refuses an env with discrete actions, and tells the base of others."""
         if spec.action.kind != "box":
             raise SpecMismatchError(
                 f"Task {spec.task.name!r} has discrete actions; training is of continuous ones."
@@ -112,15 +105,14 @@ class CollectingPolicy:
             base.bind(spec)
 
     def limit(self, max_batch: int) -> None:
-        """Sets how many rows a batch may have."""
         self.spec = dataclasses.replace(self.spec, max_batch=max_batch)
 
     def infer(self, batch: Batch) -> Actions:
-        """Makes chunks for a batch, every row with the weights that it is held to."""
+        """Make chunks for a batch, every row with the weights that it is held to."""
         self._refresh()
         snapshots = [self._snapshot(row) for row in batch.rows]
         wanted = [
-            (snapshot, self._holding.is_deterministic(row.trial))
+            (snapshot, self._is_deterministic(row.trial))
             for snapshot, row in zip(snapshots, batch.rows, strict=True)
         ]
         arrays = self._arrays(batch)
@@ -145,12 +137,11 @@ class CollectingPolicy:
             self._base.close()
 
     def release(self, holder: Hashable) -> None:
-        """Lets go of the weights that this holds. Any thread may call it."""
+        """Let go of the weights that this holds. Any thread may call it."""
         self._released.put(holder)
 
     def held_weights(self, holder: Hashable) -> tuple[int, dict[str, torch.Tensor]]:
-        """Returns the version and the weights that this holds, without what is frozen; valid until
-        they are released."""
+        """The version and the weights that this holds, without what is frozen, until released."""
         snapshot = self._held[holder]
         return snapshot.version, published_tensors(snapshot.network)
 
@@ -166,7 +157,7 @@ class CollectingPolicy:
         self._live = HeldNetwork(version, network)
 
     def _snapshot(self, row: Row) -> HeldNetwork:
-        holder = self._holding.held_by(row.trial)
+        holder = self._held_by(row.trial)
         if holder is None:
             return self._live
         return self._held.setdefault(holder, self._live)
@@ -232,7 +223,7 @@ class CollectingPolicy:
 def _spec_of(
     network: Trainable, shapes: Shapes, *, replan: int | None, base: Policy | None
 ) -> PolicySpec:
-    """Returns what the network needs of the env, and what its base needs where it corrects one."""
+    """What the network needs of the env, and what its base needs where it corrects one."""
     inputs: dict[str, ArraySpec] | None = {
         key: shapes.observations[key] for key in network.inputs if key != BASE
     }
@@ -278,7 +269,6 @@ class Staging:
         self._down = self._page_locked(0)
 
     def upload(self, arrays: Mapping[str, Array]) -> dict[str, torch.Tensor]:
-        """Returns the arrays as tensors on the device."""
         if not self._is_packed:
             return {key: torch.from_numpy(a).to(self._device) for key, a in arrays.items()}
         starts, size = packed_starts({key: array.nbytes for key, array in arrays.items()})
@@ -297,7 +287,7 @@ class Staging:
         }
 
     def download(self, tensors: Tensors) -> dict[str, Array]:
-        """Returns the tensors as arrays of the caller's own, once the device has computed them."""
+        """Return the tensors as arrays of the caller's own, once the device has computed them."""
         if not self._is_packed:
             return {key: tensor.cpu().numpy() for key, tensor in tensors.items()}
         # The widest first: with no gaps between them, all lie at multiples of their width.

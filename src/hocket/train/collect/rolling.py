@@ -1,24 +1,21 @@
-"""How a configuration collects: its policy, its workers, and the engine that joins them. The run
+"""How a configuration collects: its policy, its workers, and how an engine joins them. The run
 itself takes them from here, and so do sites that collect for a run elsewhere."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable
 from dataclasses import replace
 
 from hocket.core import plugins
 from hocket.core.contracts.policy import Policy
-from hocket.core.contracts.recorder import Reader
 from hocket.core.data import PolicySpec, Ref, Trial
 from hocket.engine.batches import BatchConfig
 from hocket.engine.chunk_rules import make_rule
 from hocket.engine.config import EngineConfig
-from hocket.engine.loop import Engine
 from hocket.runs.assembly import Assembly, EnginePlan
 from hocket.train.algorithms.stretches import group_of
 from hocket.train.collect import plan
-from hocket.train.collect.policy import CollectingPolicy, Holding
+from hocket.train.collect.policy import CollectingPolicy
 from hocket.train.config import TrainConfig
 from hocket.train.networks.building import Description, Made
 from hocket.train.networks.memory import twin
@@ -34,31 +31,28 @@ def base_of(config: TrainConfig, assembly: Assembly) -> Policy | None:
 
 
 def policy_of(
-    config: TrainConfig,
-    description: Description,
-    base: Policy | None,
-    made: Made,
+    config: TrainConfig, description: Description, base: Policy | None, made: Made
 ) -> CollectingPolicy:
     """The policy that acts: with the very network that was made, or with a copy of what is trained
     where a learner in this process moves that one."""
     network = made.network
     if config.mode == "sync":
         network = twin(network.to(config.device), config.collect_device)
+    is_pinned = config.algo == "grpo" and config.pin_version
+
+    def held_by(trial: Trial) -> Hashable | None:
+        return plan.holder_of(trial) or (group_of(trial, config.group) if is_pinned else None)
+
     return CollectingPolicy(
         network,
         description.shapes,
-        Holding(is_deterministic=plan.is_evaluation, held_by=_held_by(config)),
+        is_deterministic=plan.is_evaluation,
+        held_by=held_by,
         replan=config.replan,
         device=config.collect_device,
         base=base,
         precision=config.precision,
     )
-
-
-def _held_by(config: TrainConfig) -> Callable[[Trial], Hashable | None]:
-    if not (config.algo == "grpo" and config.pin_version):
-        return plan.holder_of
-    return lambda trial: plan.holder_of(trial) or group_of(trial, config.group)
 
 
 def max_batch(config: TrainConfig) -> int:
@@ -104,18 +98,11 @@ def _evaluated(config: TrainConfig, assembly: Assembly) -> dict[str, Ref]:
     }
 
 
-@contextlib.contextmanager
-def engine_of(
-    config: TrainConfig,
-    assembly: Assembly,
-    fleet: Fleet,
-    policy: CollectingPolicy,
-    readers: Sequence[Reader],
-    *,
-    gives_back: bool = False,
-) -> Iterator[Engine]:
-    """The engine that joins policy and workers. `gives_back`: see EngineConfig."""
-    how = EnginePlan(
+def engine_plan(
+    config: TrainConfig, policy: CollectingPolicy, *, gives_back: bool = False
+) -> EnginePlan:
+    """How an engine collects and evaluates. `gives_back`: see EngineConfig."""
+    return EnginePlan(
         rule=make_rule(policy.spec.replan, None),
         config=EngineConfig(
             retries=config.retries,
@@ -125,5 +112,3 @@ def engine_of(
         ),
         batching=BatchConfig(pad=config.mode == "sync", keep_observations=config.algo != "bc"),
     )
-    with assembly.engine(policy, fleet, how, readers) as engine:
-        yield engine

@@ -19,7 +19,7 @@ from hocket.core.events import (
 )
 from hocket.errors import ConfigError
 from hocket.train.algorithms.stretches import Stretch
-from hocket.train.collect.plan import is_training
+from hocket.train.collect.plan import is_evaluation
 from hocket.train.collect.policy import LOG_PROB, SAMPLE, VALUE, VERSION
 from hocket.train.config import TrainConfig
 from hocket.train.networks.contract import BASE, PROMPT, TASK
@@ -66,52 +66,30 @@ class Trajectories:
 
     def __init__(
         self,
-        tasks: Sequence[str],
-        newest: Callable[[], int],
-        *,
-        rewards: Rewards,
-        texts: Sequence[str] = ("",),
-        segment_chunks: int = 0,
-        max_staleness: int = 0,
-    ) -> None:
-        """A row's `task` is an index into `tasks`, and what an answer calls its prompt is one into
-        `texts`, which may grow. `newest` returns the version that any later
-        inference will have at least. Stretches have `segment_chunks`; 0 leaves episodes whole. An
-        episode may span `max_staleness` versions before it is cut, rather than lost; 0 never cuts.
-        """
-        self._tasks = tasks
-        self._newest = newest
-        self._rewards = rewards
-        self._texts = texts
-        self._segment_chunks = segment_chunks
-        self._max_staleness = max_staleness
-        self._open: dict[Key, _Open] = {}
-        self._ended: dict[Key, Stretch] = {}
-        self._terms: dict[Key, dict[str, float]] = {}
-
-    @classmethod
-    def of(
-        cls,
         config: TrainConfig,
         tasks: Sequence[str],
         newest: Callable[[], int],
         *,
         rewards: Rewards,
-        texts: Sequence[str],
-    ) -> Trajectories:
-        """The trajectories that a run with this configuration learns from."""
+        texts: Sequence[str] = ("",),
+    ) -> None:
+        """A row's `task` is an index into `tasks`, and what an answer calls its prompt is one into
+        `texts`, which may grow. `newest` returns the version that any later inference will have at
+        least."""
         needs_whole = config.algo == "grpo" or rewards.needs_whole_episodes
         if needs_whole and config.segment_chunks:
             raise ConfigError("A reward function sees whole episodes; leave out --segment-chunks.")
-        return cls(
-            tasks,
-            newest,
-            rewards=rewards,
-            texts=texts,
-            segment_chunks=config.segment_chunks,
-            # Where only whole episodes teach, the learner waits for slow ones instead.
-            max_staleness=0 if needs_whole else config.staleness,
-        )
+        self._tasks = tasks
+        self._newest = newest
+        self._rewards = rewards
+        self._texts = texts
+        self._segment_chunks = config.segment_chunks
+        self._max_staleness = 0 if needs_whole else config.staleness
+        """Versions that an episode may span before it is cut, rather than lost; 0 never cuts. Where
+        only whole episodes teach, the learner waits for slow ones instead."""
+        self._open: dict[Key, _Open] = {}
+        self._ended: dict[Key, Stretch] = {}
+        self._terms: dict[Key, dict[str, float]] = {}
 
     @property
     def in_flight(self) -> int:
@@ -126,10 +104,10 @@ class Trajectories:
         return min([self._newest(), *open_floors, *ended_floors])
 
     def on(self, event: object) -> list[Stretch]:
-        """Follows one event, and returns the stretches that it completes."""
+        """Follow an event; return the stretches that it completes."""
         if isinstance(event, AttemptsBegan):
             for lane, trial, attempt in zip(event.lanes, event.trials, event.attempts, strict=True):
-                if is_training(trial):
+                if not is_evaluation(trial):
                     self._open[trial.id, attempt] = _Open(trial, lane, self._newest())
         elif isinstance(event, BatchInferred):
             return self._inferred(event)
@@ -147,11 +125,11 @@ class Trajectories:
         return []
 
     def seal(self, episode: Episode) -> Stretch | None:
-        """Returns the last stretch of an episode that counts; None if it was lost to errors."""
+        """Return the last stretch of an episode that counts; None if lost to errors."""
         return self._ended.pop((episode.trial.id, episode.attempt), None)
 
     def terms(self, episode: Episode) -> dict[str, float]:
-        """Returns what an episode that counts adds to the log; asked once."""
+        """Return what an episode that counts adds to the log, once."""
         return self._terms.pop((episode.trial.id, episode.attempt), {})
 
     def _inferred(self, event: BatchInferred) -> list[Stretch]:
@@ -177,7 +155,7 @@ class Trajectories:
     def _row(
         self, observations: Mapping[str, Array], i: int, trial: Trial, chunk: Chunk, number: int
     ) -> _Row:
-        """Returns row `i` of a batch, which is the chunk `number` of its attempt."""
+        """Row `i` of a batch, which is the chunk `number` of its attempt."""
         observation = {key: array[i] for key, array in observations.items()}
         observation[TASK] = np.asarray(self._tasks.index(trial.task), np.int64)
         if BASE in chunk.extras:
@@ -190,7 +168,7 @@ class Trajectories:
         return bool(self._max_staleness) and version - one.floor >= self._max_staleness
 
     def _told(self, event: InfoTold) -> None:
-        """Keeps what an env told of the chunk that it is about to be told to have executed."""
+        """Keep what an env told of a chunk; that it was executed is told next."""
         for trial, attempt, chunk, numbers in zip(
             event.trials, event.attempts, event.chunks, event.numbers, strict=True
         ):

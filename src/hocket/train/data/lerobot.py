@@ -22,8 +22,7 @@ from hocket.core.data import Array, TaskInfo
 from hocket.errors import RunFolderError, UsageError
 from hocket.runs.demonstrations.chosen import Watcher
 from hocket.runs.demonstrations.lerobot_names import VERSION, number_names, picture_key
-from hocket.train.data.store import Recorded
-from hocket.train.networks.contract import Shapes
+from hocket.train.data.store import Recorded, Wanted
 from hocket.workers.sinks.encoder import read_clip
 from hocket.workers.sinks.video import camera_name
 
@@ -32,16 +31,8 @@ _STATE, _SUCCESS = "observation.state", "next.success"
 _READING = "reading"
 
 
-def read_dataset(
-    root: Path,
-    shapes: Shapes,
-    tasks: Sequence[TaskInfo],
-    *,
-    cameras: Sequence[str],
-    first: int | None,
-    watcher: Watcher,
-) -> Iterator[Recorded]:
-    """Reads the successful episodes of `shapes.tasks`, the first ones of each, in order."""
+def read_dataset(root: Path, wanted: Wanted, watcher: Watcher) -> Iterator[Recorded]:
+    """Read the successful episodes of `wanted.shapes.tasks`, the first ones of each, in order."""
     try:
         info = json.loads((root / INFO).read_text())
         if info["codebase_version"] != VERSION:
@@ -50,14 +41,14 @@ def read_dataset(
                 f"LeRobot converts older ones."
             )
         episodes = _table(root, "meta/episodes").to_pylist()
-        source = _Dataset(root, info, shapes, cameras)
+        source = _Dataset(root, info, wanted)
         found = Counter[int]()
         watcher.stage(_READING, len(episodes))
         for episode in episodes:
             watcher.advance(_READING)
             prompt = episode["tasks"][0]
-            task = _task_of(prompt, tasks, is_only=info["total_tasks"] == 1)
-            if task is None or found[task] == first:
+            task = _task_of(prompt, wanted.tasks, is_only=info["total_tasks"] == 1)
+            if task is None or found[task] == wanted.first:
                 continue
             rows = source.rows(episode)
             if _has_failed(rows):
@@ -71,17 +62,15 @@ def read_dataset(
 class _Dataset:
     """A dataset's files; the file of frames that was read last stays open."""
 
-    def __init__(
-        self, root: Path, info: Mapping[str, Any], shapes: Shapes, cameras: Sequence[str]
-    ) -> None:
+    def __init__(self, root: Path, info: Mapping[str, Any], wanted: Wanted) -> None:
         self._root = root
         self._info = info
-        self._shapes = shapes
-        self._cameras = cameras
+        self._shapes = wanted.shapes
+        self._cameras = wanted.cameras
         self._open: tuple[Path, pa.Table] | None = None
 
     def rows(self, episode: Mapping[str, Any]) -> pa.Table:
-        """Returns the frames of an episode."""
+        """The frames of an episode."""
         path = self._root / self._info["data_path"].format(
             chunk_index=episode["data/chunk_index"], file_index=episode["data/file_index"]
         )
@@ -93,7 +82,6 @@ class _Dataset:
     def recorded(
         self, episode: Mapping[str, Any], rows: pa.Table, task: int, prompt: str
     ) -> Recorded:
-        """Returns an episode as the env's arrays."""
         length = len(rows)
         states = [k for k in self._shapes.observations if k not in self._shapes.cameras]
         observations = {key: self._array(rows, key) for key in states}
@@ -111,7 +99,7 @@ class _Dataset:
         )
 
     def _array(self, rows: pa.Table, key: str) -> Array | None:
-        """Returns the array of an env's key, by its own name or as a part of the joined state."""
+        """The array of an env's key, by its own name or as a part of the joined state."""
         name = camera_name(key)
         if f"observation.{name}" in rows.column_names:
             return _matrix(rows[f"observation.{name}"])
@@ -139,8 +127,8 @@ def _table(root: Path, folder: str) -> pa.Table:
 
 
 def _task_of(prompt: str, tasks: Sequence[TaskInfo], *, is_only: bool) -> int | None:
-    """Returns the index of the task that is told so. The only task of a dataset may be told
-    otherwise where the env has one task too."""
+    """The index of the task that is told so. The only task of a dataset may be told otherwise if
+    the env has one task too."""
     for index, task in enumerate(tasks):
         if prompt in (task.prompt, task.name):
             return index
@@ -152,7 +140,7 @@ def _has_failed(rows: pa.Table) -> bool:
 
 
 def _matrix(column: Any) -> Array:
-    """Returns a column as `[rows, size]`; one of plain numbers has the size 1."""
+    """A column as `[rows, size]`; one of plain numbers has the size 1."""
     rows: Array
     if pa.types.is_nested(column.type):
         rows = pc.list_flatten(column).to_numpy().reshape(len(column), -1)

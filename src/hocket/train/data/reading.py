@@ -3,11 +3,10 @@ datasets. Of episodes that can succeed only those that did are taken."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from hocket.core.data import TaskInfo
 from hocket.errors import UsageError
 from hocket.records.folder import RunFolder
 from hocket.results.recorded import open_recorded
@@ -15,8 +14,7 @@ from hocket.runs.demonstrations.chosen import Choice, ExportConfig, Watcher, ope
 from hocket.runs.demonstrations.episodes import Demonstration, Demonstrations
 from hocket.system.scratch import ScratchFolder
 from hocket.train.data import lerobot
-from hocket.train.data.store import DataWriter, Recorded, discard
-from hocket.train.networks.contract import Shapes
+from hocket.train.data.store import DataWriter, Recorded, Wanted
 from hocket.workers.sinks.encoder import read_pictures
 from hocket.workers.sinks.video import camera_name
 
@@ -24,27 +22,9 @@ _TAKEN = ("success", "finished")
 """Outcomes that are learnt from."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """What is read of recorded episodes."""
-
-    shapes: Shapes
-    tasks: Sequence[TaskInfo]
-    """What the suites say of `shapes.tasks`, in that order."""
-    inputs: Sequence[str]
-    """Observation keys that the network reads."""
-    first: int | None
-    """How many episodes of each task are taken from a folder; None for all."""
-
-    @property
-    def cameras(self) -> tuple[str, ...]:
-        """The keys of `inputs` that are pictures."""
-        return tuple(key for key in self.inputs if key in self.shapes.cameras)
-
-
 def read_data(names: Sequence[str], wanted: Wanted, out: Path, watcher: Watcher) -> None:
-    """Reads all that `names` name into the folder `out`, which is whole or not there."""
-    writer = DataWriter(out, wanted.shapes, wanted.inputs)
+    """Read all that `names` name into the folder `out`, which is then whole or not there."""
+    writer = DataWriter(out, wanted)
     try:
         for name in names:
             before = writer.episodes
@@ -58,7 +38,7 @@ def read_data(names: Sequence[str], wanted: Wanted, out: Path, watcher: Watcher)
         writer.finish()
     except BaseException:
         writer.close()
-        discard(out)
+        shutil.rmtree(out, ignore_errors=True)
         raise
     watcher.note(
         f"learning from {writer.episodes} recorded episodes, {writer.steps:,} steps, of "
@@ -70,14 +50,7 @@ def _episodes(path: Path, wanted: Wanted, watcher: Watcher) -> Iterator[Recorded
     if RunFolder.at(path).ledger.is_file():
         return _of_run(path, wanted, watcher)
     if (path / lerobot.INFO).is_file():
-        return lerobot.read_dataset(
-            path,
-            wanted.shapes,
-            wanted.tasks,
-            cameras=wanted.cameras,
-            first=wanted.first,
-            watcher=watcher,
-        )
+        return lerobot.read_dataset(path, wanted, watcher)
     raise UsageError(
         f"{str(path)!r} is neither a run folder nor a LeRobot dataset (v3.0). `hocket collect` "
         f"makes either of them; a training run records no steps."

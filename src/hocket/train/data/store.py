@@ -8,7 +8,6 @@ the same rows in the same order. Arrays are mapped, so that pictures need not fi
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from hocket.core.data import Array
+from hocket.core.data import Array, TaskInfo
 from hocket.errors import RunFolderError
 from hocket.system.durable import disk_error
 from hocket.train.networks.contract import Shapes
@@ -44,13 +43,31 @@ class Recorded:
     """N pictures of each camera that is read, by the env's keys."""
 
 
-class DataWriter:
-    """Appends episodes to a folder; `finish` makes it whole. Only the keys `inputs` are kept."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What is read of recorded episodes."""
 
-    def __init__(self, folder: Path, shapes: Shapes, inputs: Sequence[str]) -> None:
+    shapes: Shapes
+    tasks: Sequence[TaskInfo]
+    """What the suites say of `shapes.tasks`, in that order."""
+    inputs: Sequence[str]
+    """Observation keys that the network reads."""
+    first: int | None
+    """How many episodes of each task are taken from a folder; None for all."""
+
+    @property
+    def cameras(self) -> tuple[str, ...]:
+        """The keys of `inputs` that are pictures."""
+        return tuple(key for key in self.inputs if key in self.shapes.cameras)
+
+
+class DataWriter:
+    """Appends episodes to a folder; `finish` makes it whole. Only the wanted inputs are kept."""
+
+    def __init__(self, folder: Path, wanted: Wanted) -> None:
         self._folder = folder
-        self._shapes = shapes
-        self._inputs = tuple(inputs)
+        self._shapes = wanted.shapes
+        self._inputs = wanted.inputs
         self._files: dict[str, BinaryIO] = {}
         self._lengths: list[int] = []
         self._tasks: list[int] = []
@@ -58,16 +75,14 @@ class DataWriter:
 
     @property
     def episodes(self) -> int:
-        """Episodes that were added."""
         return len(self._lengths)
 
     @property
     def steps(self) -> int:
-        """Their steps."""
         return sum(self._lengths)
 
     def add(self, one: Recorded) -> None:
-        """Appends an episode whose arrays are those of the env."""
+        """Append an episode; its arrays must be those of the env."""
         size = self._shapes.action_size
         if one.actions.shape[1:] != (size,):
             raise RunFolderError(
@@ -88,7 +103,7 @@ class DataWriter:
         self._prompts.append(one.prompt)
 
     def finish(self) -> None:
-        """Writes what the arrays are."""
+        """Write what the arrays are."""
         self.close()
         specs = {key: self._shapes.observations[key] for key in self._inputs}
         arrays = {_ACTIONS: [[self._shapes.action_size], "float32"]}
@@ -102,7 +117,7 @@ class DataWriter:
         (self._folder / _TABLE).write_text(json.dumps(table))
 
     def close(self) -> None:
-        """Closes the files. Closing twice is safe."""
+        """Close the files. Closing twice is safe."""
         for file in self._files.values():
             file.close()
 
@@ -171,7 +186,7 @@ class Data:
 
 
 def open_data(folder: Path) -> Data:
-    """Maps what a `DataWriter` wrote."""
+    """Map what a `DataWriter` wrote."""
     try:
         table: dict[str, Any] = json.loads((folder / _TABLE).read_text())
         lengths = np.array(table["lengths"], np.int64)
@@ -193,11 +208,3 @@ def open_data(folder: Path) -> Data:
         prompt=np.repeat(np.array([texts.index(one) for one in prompts], np.int64), lengths),
         texts=texts,
     )
-
-
-def discard(folder: Path) -> None:
-    """Deletes the files of a folder that was not finished."""
-    with contextlib.suppress(OSError):
-        for file in folder.iterdir():
-            file.unlink()
-        folder.rmdir()

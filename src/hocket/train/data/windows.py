@@ -49,7 +49,7 @@ class Windows:
         return len(self._data)
 
     def draw(self, count: int, rng: torch.Generator) -> Array:
-        """Draws rows with replacement, so that the next draw depends on `rng` alone."""
+        """Draw rows with replacement, so that the next draw depends on `rng` alone."""
         rows: Array = torch.randint(len(self._data), (count,), generator=rng).numpy()
         return rows
 
@@ -59,7 +59,7 @@ class Windows:
         return int(np.minimum(left, len(self._steps)).sum())
 
     def at(self, rows: Array) -> Window:
-        """Returns the chunks that began at these rows."""
+        """Return the chunks that began at these rows."""
         data = self._data
         steps = rows[:, None] + self._steps
         last = data.last[rows][:, None]
@@ -70,7 +70,7 @@ class Windows:
         )
 
     def seen(self, rows: Array, keys: Collection[str] | None = None) -> Observations:
-        """Returns what a network would have got at these rows: all of it, or these keys."""
+        """Return what a network would have got at these rows: all of it, or these keys."""
         data, looked = self._data, rows
         if len(self._before) > 1:
             # Before the first step the first one is repeated, as workers do.

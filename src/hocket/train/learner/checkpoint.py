@@ -26,7 +26,7 @@ from safetensors.torch import load_file, save_file
 
 from hocket.errors import ConfigError, RunFolderError
 from hocket.records import formats
-from hocket.system.durable import disk_error, sync_folder
+from hocket.system.durable import disk_error, drafted, sync_folder
 
 WEIGHTS, OPTIMIZER = "weights.safetensors", "optimizer.safetensors"
 FROZEN = "frozen.safetensors"
@@ -34,8 +34,7 @@ STATISTICS = "statistics.safetensors"
 POLICY, STATE = "policy.json", "state.json"
 CHECKPOINTS, BEST, SCORE = "checkpoints", "best", "score.json"
 _KEPT = 3
-"""Checkpoints that a run keeps, so that one that a failing disk spoiled is not the only one. Chosen
-by hand."""
+"""Checkpoints that a run keeps, so that one that a failing disk spoiled is not the only one."""
 
 _HINT = """
 They must be safetensors: a file of torch.save is a pickle, which is never loaded here. Convert it:
@@ -49,7 +48,7 @@ def write_folder(
     *,
     frozen: Path | None = None,
 ) -> None:
-    """Writes a folder of safetensors and JSON files, whole or not at all; it replaces one of that
+    """Write a folder of safetensors and JSON files, whole or not at all; it replaces one of that
     name. A file of `frozen` parameters, where there is one, is linked and not written again."""
     draft = folder.with_name(f".{folder.name}.tmp")
     old = folder.with_name(f".{folder.name}.old")
@@ -78,23 +77,16 @@ def write_folder(
 
 
 def save_frozen(run: Path, parameters: Mapping[str, torch.Tensor]) -> None:
-    """Writes the parameters that a run leaves as they are, if it has any, and has not yet."""
+    """Write the parameters that a run leaves as they are, if it has any, and has not yet."""
     file = run / FROZEN
     if not parameters or file.is_file():
         return
-    draft = file.with_name(f".{FROZEN}.tmp")
-    try:
+    with drafted(file) as draft:
         save_file(_apart(parameters), draft)
-        with open(draft, "rb") as opened:
-            os.fsync(opened.fileno())
-        os.rename(draft, file)
-        sync_folder(run)
-    except OSError as exc:
-        raise disk_error(exc, file) from exc
 
 
 def _apart(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Returns the tensors as a file takes them: in the host's memory, none inside of another."""
+    """The tensors as a file takes them: in the host's memory, none inside of another."""
     plain, known = {}, set[int]()
     for key, value in tensors.items():
         tensor = value.detach().cpu().contiguous()
@@ -121,28 +113,25 @@ def save_checkpoint(
     policy: Mapping[str, Any],
     state: Mapping[str, Any],
 ) -> Path:
-    """Writes everything that training needs to go on from here, and keeps the newest few."""
-    root = run / CHECKPOINTS
-    folder = root / f"{version:08d}"
+    """Write everything that training needs to go on from here, and keep the newest few."""
+    folder = run / CHECKPOINTS / f"{version:08d}"
     tensors = {WEIGHTS: weights, OPTIMIZER: optimizer}
     if statistics:
         tensors[STATISTICS] = statistics
-    tables = {POLICY: policy, STATE: dict(state)}
-    write_folder(folder, tensors, tables, frozen=run / FROZEN)
+    write_folder(folder, tensors, {POLICY: policy, STATE: state}, frozen=run / FROZEN)
     for stale in checkpoints(run)[:-_KEPT]:
         shutil.rmtree(stale, ignore_errors=True)
     return folder
 
 
 def checkpoints(run: Path) -> list[Path]:
-    """Returns the folders of whole checkpoints, oldest first."""
-    root = run / CHECKPOINTS
-    found = [path for path in root.glob("*") if path.name.isdigit() and (path / STATE).is_file()]
-    return sorted(found)
+    """The folders of whole checkpoints, oldest first."""
+    found = (run / CHECKPOINTS).glob("*")
+    return sorted(path for path in found if path.name.isdigit() and (path / STATE).is_file())
 
 
 def latest(run: Path) -> Path:
-    """Returns the folder of the checkpoint to resume from."""
+    """The folder of the checkpoint to resume from."""
     found = checkpoints(run)
     if not found:
         raise RunFolderError(f"{run} holds no checkpoint to resume from.")
@@ -150,7 +139,7 @@ def latest(run: Path) -> Path:
 
 
 def read_table(path: Path) -> dict[str, Any]:
-    """Reads a JSON file of a checkpoint; one of another format is refused."""
+    """Read a JSON file of a checkpoint; one of another format is refused."""
     try:
         table: dict[str, Any] = json.loads(path.read_text())
     except (OSError, ValueError) as exc:
@@ -160,7 +149,6 @@ def read_table(path: Path) -> dict[str, Any]:
 
 
 def read_tensors(path: Path) -> dict[str, torch.Tensor]:
-    """Reads a safetensors file."""
     try:
         tensors: dict[str, torch.Tensor] = load_file(path)
     except Exception as exc:
@@ -170,7 +158,7 @@ def read_tensors(path: Path) -> dict[str, torch.Tensor]:
 
 
 def read_weights(path: Path) -> dict[str, torch.Tensor]:
-    """Reads a file of weights, and what is frozen beside it where it is one of `write_folder`."""
+    """Read a file of weights, and what is frozen beside it where it is one of `write_folder`."""
     tensors = read_tensors(path)
     frozen = path.with_name(FROZEN)
     if path.name == WEIGHTS and frozen.is_file():
@@ -179,8 +167,7 @@ def read_weights(path: Path) -> dict[str, torch.Tensor]:
 
 
 def optimizer_tensors(optimizer: Any, names: list[str]) -> dict[str, torch.Tensor]:
-    """Returns the optimizer's state as tensors by parameter name. Its settings come from the
-    configuration."""
+    """The optimizer's state by parameter name; its settings come from the configuration."""
     state = optimizer.state_dict()["state"]
     return {
         f"{names[index]}|{key}": torch.as_tensor(value)
@@ -190,7 +177,7 @@ def optimizer_tensors(optimizer: Any, names: list[str]) -> dict[str, torch.Tenso
 
 
 def load_optimizer(optimizer: Any, names: list[str], tensors: Mapping[str, torch.Tensor]) -> None:
-    """Gives an optimizer of the same parameters its state back."""
+    """Give an optimizer of the same parameters its state back."""
     state: dict[int, dict[str, torch.Tensor]] = {}
     for name, tensor in tensors.items():
         parameter, _, key = name.rpartition("|")

@@ -36,11 +36,10 @@ from hocket.train.networks.memory import checkpoint_activations
 
 _RNG, _PACE = "rng", "pace"
 _ROWS_AT_A_TIME = 4096
-"""Recorded rows that are measured at a time. Chosen by hand; no benchmark row."""
+"""Recorded rows that are measured at a time."""
 _NEVER = -1
 _REMEMBERED = 100_000
-"""Attempts whose next chunk is known. Far more than can be outstanding, so that what is forgotten
-cannot come any more."""
+"""Attempts whose next chunk is known: far more than can be outstanding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,28 +101,18 @@ class Learner:
             scales_rewards=config.reward != SUCCESS and config.algo == "ppo",
             gamma=config.gamma,
         )
-        self._windows: Windows | None = None
-        if config.data:
-            assert run is not None
-            data = open_data(run / DATA)
-            self._windows = Windows(
-                data,
-                self.network.chunk_length,
-                history=history_of(self.network),
-                device=config.device,
-            )
         self.version = 0
         self.queue = StretchQueue(batch=config.batch_count, max_staleness=config.staleness)
         if resume is not None:
             self._restore(resume)
-        self._algorithm = self._make_algorithm(ranks)
+        self._algorithm = self._make_algorithm(run)
         self._published = published_tensors(self.network)
         self.block = WeightBlock(self._published, block_fd)
         self.block.publish(self._published, self.version)
 
     def update(self, floor: int, fraction: float) -> Updated | None:
-        """Learns from the next batch, if there is one that may be taken. `floor` is the oldest
-        version in flight; `fraction` of the training is done."""
+        """Learn from the next batch if one may be taken. `floor`: the oldest version in flight;
+        `fraction`: the share of the training that is done."""
         is_cloning = isinstance(self._algorithm, Cloning)
         if not is_cloning and not self.queue.is_due(self.version, floor):
             return None
@@ -152,9 +141,9 @@ class Learner:
         )
 
     def _learn(self, stretches: list[Stretch]) -> dict[str, float]:
-        """Updates the weights, and what is measured of the data. What the network sees changes its
-        units between two updates; only before the first, since a critic that has learnt in one
-        unit knows nothing in another, and a new policy hardly depends on them."""
+        """Update the weights, and what is measured of the data. What the network sees changes its
+        units after an update; only the first time before one, since a critic that has learnt in
+        one unit knows nothing in another, and a new policy hardly depends on them."""
         statistics, ranks = self._statistics, self._ranks
         if isinstance(self._algorithm, Cloning):
             if statistics.is_new:
@@ -172,14 +161,13 @@ class Learner:
         return {**measures, "reward_scale": statistics.reward_scale}
 
     def _measure_data(self, windows: Windows) -> None:
-        """Tells the network the units of what was recorded, all of it: they stay from then on."""
+        """Tell the network the units of what was recorded, all of it: they stay from then on."""
         for begin in range(0, len(windows), _ROWS_AT_A_TIME):
             rows = np.arange(begin, min(begin + _ROWS_AT_A_TIME, len(windows)))
             self._statistics.add_observation(windows.seen(rows, self.network.states), Ranks())
 
     def save(self, run: Path, counters: Mapping[str, Any]) -> Path:
-        """Writes a checkpoint with what the collecting side has to remember, and returns its
-        folder."""
+        """Write a checkpoint with what the collecting side must remember; return its folder."""
         optimizer = checkpoint.optimizer_tensors(self._optimizer, list(self._parameters))
         return checkpoint.save_checkpoint(
             run,
@@ -204,17 +192,8 @@ class Learner:
         checkpoint.load_optimizer(self._optimizer, list(self._parameters), tensors)
         self.version = int(checkpoint.read_table(folder / checkpoint.STATE)["version"])
 
-    def _make_algorithm(self, ranks: Ranks) -> PPO | GRPO | Cloning:
-        config, beside = self.config, None
-        if self._windows is not None:
-            weight = 1.0 if config.algo == "bc" else config.bc_weight
-            beside = Demonstrated(
-                network=self.network,
-                windows=self._windows,
-                config=config,
-                ranks=ranks,
-                weight=weight,
-            )
+    def _make_algorithm(self, run: Path | None) -> PPO | GRPO | Cloning:
+        config, beside = self.config, self._demonstrated(run)
         if config.algo == "bc":
             assert beside is not None  # the configuration names them
             return Cloning(self._optimizer, beside)
@@ -222,33 +201,37 @@ class Learner:
         finest: Level = "action" if self.network.is_factorised else "chunk"
         comparison = RatioRule(
             level=config.ratio or finest,
-            correction=config.corrected_by,
+            correction=config.correction or "decoupled",
             truncate=config.truncate,
         )
+        common = (self.network, self._optimizer, config, comparison, self._ranks)
         if config.algo == "ppo":
-            return PPO(
-                self.network,
-                self._optimizer,
-                config,
-                comparison,
-                ranks,
-                pace=self._pace,
-                beside=beside,
-            )
-        return GRPO(
-            self.network,
-            self._optimizer,
-            config,
-            comparison,
-            ranks,
-            self._reference,
-            pace=self._pace,
-            beside=beside,
+            return PPO(*common, pace=self._pace, beside=beside)
+        return GRPO(*common, self._reference, pace=self._pace, beside=beside)
+
+    def _demonstrated(self, run: Path | None) -> Demonstrated | None:
+        """The recorded episodes in the run's folder; None where none are learnt from."""
+        config = self.config
+        if not config.data:
+            return None
+        assert run is not None
+        windows = Windows(
+            open_data(run / DATA),
+            self.network.chunk_length,
+            history=history_of(self.network),
+            device=config.device,
+        )
+        return Demonstrated(
+            network=self.network,
+            windows=windows,
+            config=config,
+            ranks=self._ranks,
+            weight=1.0 if config.algo == "bc" else config.bc_weight,
         )
 
 
 def linear(start: float, end: float, fraction: float) -> float:
-    """Goes from `start` to `end` as `fraction` goes from 0 to 1, and stays at `end` after that."""
+    """Go from `start` to `end` as `fraction` goes from 0 to 1, and stay there."""
     return start + (end - start) * min(1.0, max(0.0, fraction))
 
 
@@ -267,7 +250,7 @@ class UpdateData:
     @property
     def episodes(self) -> int:
         """Episodes that ended in it."""
-        return sum(stretch.is_end for stretch in self.stretches)
+        return _ended(self.stretches)
 
 
 class StretchQueue:
@@ -294,8 +277,7 @@ class StretchQueue:
         """Episodes that have ended and wait to be learnt from."""
 
     def put(self, parcel: Parcel) -> None:
-        """Adds what was collected, once."""
-        ended = sum(stretch.is_end for stretch in parcel)
+        ended = _ended(parcel)
         if self.episodes + ended > self.outstanding + self._batch:
             raise RuntimeError(
                 f"{self.episodes + ended} episodes wait to be learnt from; the throttle allows "
@@ -309,19 +291,20 @@ class StretchQueue:
     def is_due(self, version: int, floor: int) -> bool:
         """True if an update of this version may begin. `floor` is the oldest version among the
         episodes in flight: the update waits where they would become too old by it."""
-        if self._fresh_episodes(version) < self._batch:
+        fresh = (one for one in self._parcels if version - _oldest(one) <= self._max_staleness)
+        if sum(_ended(parcel) for parcel in fresh) < self._batch:
             return False
         return version + 1 - floor <= self._max_staleness or not self._max_staleness
 
     def take(self, version: int) -> UpdateData:
-        """Takes what the update of this version learns from: a batch, and whatever would be too old
-        for the next one."""
+        """Take what the update of this version learns from: a batch, and whatever would be too
+        old for the next one."""
         stretches: list[Stretch] = []
         episodes = 0
         kept: deque[Parcel] = deque()
         while self._parcels:
             parcel = self._parcels.popleft()
-            ended = sum(stretch.is_end for stretch in parcel)
+            ended = _ended(parcel)
             staleness = version - _oldest(parcel)
             if staleness > self._max_staleness:
                 self._dropped += ended
@@ -342,13 +325,6 @@ class StretchQueue:
             mean_staleness=sum(ages) / max(1, len(ages)),
         )
 
-    def _fresh_episodes(self, version: int) -> int:
-        return sum(
-            sum(stretch.is_end for stretch in parcel)
-            for parcel in self._parcels
-            if version - _oldest(parcel) <= self._max_staleness
-        )
-
     def _count(self, stretch: Stretch) -> None:
         key, first = (stretch.trial.id, stretch.attempt), int(stretch.chunk[0])
         wanted = self._next_chunk.get(key, 0)
@@ -361,6 +337,10 @@ class StretchQueue:
         self._next_chunk[key] = _NEVER if stretch.is_end else int(stretch.chunk[-1]) + 1
         if len(self._next_chunk) > _REMEMBERED:
             del self._next_chunk[next(iter(self._next_chunk))]
+
+
+def _ended(parcel: Parcel) -> int:
+    return sum(stretch.is_end for stretch in parcel)
 
 
 def _oldest(parcel: Parcel) -> int:

@@ -34,10 +34,10 @@ from hocket.train.networks.contract import published_tensors
 
 _LENGTH = struct.Struct("<Q")
 _CLOSE_S = 2.0
-"""How long a learner that was told to end may take before it is killed. Chosen by hand."""
+"""How long a learner that was told to end may take before it is killed."""
 _START_S = 120.0
 """How long a learner may be silent while it imports torch and builds its network, or writes its
-last checkpoint. Chosen by hand, for a slow disk and a busy machine."""
+last checkpoint, on a slow disk and a busy machine."""
 
 Inbox = queue.SimpleQueue[dict[str, Any]]
 
@@ -63,25 +63,24 @@ class InProcess:
         self._floor, self._fraction = 0, 0.0
 
     def put(self, parcel: Parcel) -> None:
-        """Gives the learner what was collected."""
         self.learner.queue.put(parcel)
 
     def tell(self, *, floor: int, fraction: float) -> None:
-        """Tells the oldest version in flight, and the share of the training that is done."""
+        """Tell the oldest version in flight, and the share of the training that is done."""
         self._floor, self._fraction = floor, fraction
 
     def news(self) -> list[Updated]:
-        """Returns the updates since this was asked last."""
+        """Return the updates since the last call."""
         updated = self.learner.update(self._floor, self._fraction)
         return [] if updated is None else [updated]
 
     def save(self, counters: Mapping[str, Any]) -> None:
-        """Writes a checkpoint with these counters, soon, between two updates."""
+        """Write a checkpoint with these counters, soon, between two updates."""
         if self._ranks.is_first:
             self.learner.save(self._run, counters)
 
     def finish(self, counters: Mapping[str, Any]) -> list[Updated]:
-        """Ends learning with a checkpoint, and returns the updates that were not told yet."""
+        """End learning with a checkpoint, and return the updates that `news` has not told."""
         self.save(counters)
         return []
 
@@ -151,7 +150,7 @@ class Remote:
         return self._updates(until="finished")
 
     def close(self) -> None:
-        """Ends the learner: by asking for a moment, then by force. Closing twice is safe."""
+        """End the learner: by asking for a moment, then by force. Closing twice is safe."""
         self._outbox.put(None)
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
@@ -160,7 +159,7 @@ class Remote:
         self.block.close()
 
     def _updates(self, until: str | None = None) -> list[Updated]:
-        """Returns the updates that have come, or all until a message of that kind comes."""
+        """Return the updates that have come; with `until`, wait for a message of that kind."""
         updates: list[Updated] = []
         while until is not None or not self._inbox.empty():
             try:
@@ -199,14 +198,13 @@ LearnerLink = InProcess | Remote
 
 
 def send(stream: socket.socket, message: Mapping[str, Any]) -> None:
-    """Sends one message, all of it."""
     frame = codec.pack(message)
     stream.sendall(_LENGTH.pack(len(frame)))
     stream.sendall(frame)
 
 
 def receive(stream: BinaryIO) -> dict[str, Any] | None:
-    """Returns the next message; None at the end of the stream."""
+    """Read the next message; None at the end of the stream."""
     head = stream.read(_LENGTH.size)
     if len(head) < _LENGTH.size:
         return None
@@ -216,7 +214,7 @@ def receive(stream: BinaryIO) -> dict[str, Any] | None:
 
 
 def main(socket_fd: int, block_fd: int) -> None:
-    """Serves the other side until it goes away. The process lives no longer than that side."""
+    """Serve the other side until it goes away; this process lives no longer."""
     stream = socket.socket(fileno=socket_fd)
     inbox: Inbox = queue.SimpleQueue()
     threading.Thread(target=_read, args=(stream.makefile("rb"), inbox), daemon=True).start()

@@ -14,7 +14,7 @@ from hocket.train.algorithms.stretches import Stretch
 from hocket.train.networks.contract import TASK, Observations, Tensors, normaliser_of
 
 _CONSTANT = 1e-4
-"""A spread below this is that of a constant, which is not scaled. Chosen by hand."""
+"""A spread below this is that of a constant, which is not scaled."""
 
 
 class Moments:
@@ -27,7 +27,7 @@ class Moments:
         """Sums of squared distances from the mean."""
 
     def add(self, group: int, values: Tensor, ranks: Ranks) -> None:
-        """Takes rows `[N, F]` of a group; there may be none on this rank."""
+        """Take rows `[N, F]` of a group; there may be none on this rank."""
         values = values.double().cpu()
         count = ranks.count(len(values))
         if not count:
@@ -47,11 +47,9 @@ class Moments:
         return torch.where(found > _CONSTANT, found, 1.0)
 
     def to_tensors(self) -> dict[str, Tensor]:
-        """Returns what `load` takes."""
         return {"count": self.count, "mean": self.mean, "squares": self.squares}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Goes on from what was saved."""
         self.count, self.mean, self.squares = (
             tensors[key].clone() for key in ("count", "mean", "squares")
         )
@@ -79,14 +77,14 @@ class Statistics:
         return self._seen is not None and not self._seen.count.any()
 
     def add_returns(self, stretches: Sequence[Stretch], ranks: Ranks) -> None:
-        """Measures the discounted sums of rewards so far, at every step."""
+        """Measure the discounted sums of rewards at every step."""
         if self._returns is not None:
             sums = np.concatenate([_sums(stretch, self._gamma) for stretch in stretches])
             self._returns.add(0, torch.from_numpy(sums)[:, None], ranks)
 
     def add_seen(self, stretches: Sequence[Stretch], ranks: Ranks) -> None:
-        """Measures what the network saw, and tells the network. Whoever calls this gives the
-        weights a new version: probabilities of what was sampled hold for the old numbers."""
+        """Measure what the network saw, and tell the network. The caller gives the weights a new
+        version: probabilities of what was sampled hold for the old numbers."""
         if self._seen is not None and self._network is not None:
             self.add_observation(
                 {
@@ -110,7 +108,6 @@ class Statistics:
         self._network.scale.copy_(self._seen.spread)
 
     def to_tensors(self) -> dict[str, Tensor]:
-        """Returns what a checkpoint keeps."""
         return {
             f"{name}|{key}": tensor
             for name, moments in (("returns", self._returns), ("seen", self._seen))
@@ -119,7 +116,6 @@ class Statistics:
         }
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Goes on from what `to_tensors` returned."""
         for name, moments in (("returns", self._returns), ("seen", self._seen)):
             if moments is not None:
                 moments.load({key: tensors[f"{name}|{key}"] for key in moments.to_tensors()})

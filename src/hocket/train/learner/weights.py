@@ -37,7 +37,6 @@ class WeightBlock:
     def __init__(self, like: Mapping[str, torch.Tensor], fd: int | None = None) -> None:
         """`like` gives names, shapes and dtypes; a file descriptor is the other side's block."""
         starts, offset = packed_starts({name: tensor.nbytes for name, tensor in like.items()})
-        self._slot_size = offset
         self.fd = create_file("hocket-weights", _HEAD + 2 * offset) if fd is None else fd
         if os.fstat(self.fd).st_size != _HEAD + 2 * offset:
             raise ValueError("The block of weights was made for another network.")
@@ -62,7 +61,6 @@ class WeightBlock:
         return int(self._version[0])
 
     def publish(self, parameters: Mapping[str, torch.Tensor], version: int) -> None:
-        """Makes these the weights to act with."""
         if self.version not in (_NOTHING, version - 1):
             # Slots alternate by version: one that is skipped would overwrite what is being read.
             raise ValueError(f"Version {version} cannot follow {self.version}.")
@@ -70,7 +68,7 @@ class WeightBlock:
         self._version[0] = version
 
     def read(self, into: Mapping[str, torch.Tensor]) -> int:
-        """Copies the newest weights into these tensors, and returns their version."""
+        """Copy the newest weights into these tensors, and return their version."""
         for _ in range(_ATTEMPTS):
             version = self.version
             self._copy(into, self._slots[version % 2])
@@ -79,7 +77,7 @@ class WeightBlock:
         raise RuntimeError("New weights are published faster than they can be copied.")
 
     def close(self) -> None:
-        """Closes the descriptor; the memory goes with its last user."""
+        """Close the descriptor; the memory goes with its last user."""
         if self._is_locked:
             torch.cuda.cudart().cudaHostUnregister(self._whole.data_ptr())
             self._is_locked = False
@@ -88,7 +86,7 @@ class WeightBlock:
             self.fd = -1
 
     def _copy(self, into: Mapping[str, torch.Tensor], source: Mapping[str, torch.Tensor]) -> None:
-        """Copies all tensors, and waits until GPUs have done so."""
+        """Copy all tensors, and wait until GPUs have done so."""
         gpus = {one.device for one in (*into.values(), *source.values()) if one.is_cuda}
         if gpus and self._is_locked is None:
             self._is_locked = _lock_pages(self._whole)
@@ -111,12 +109,11 @@ class ReceivedWeights:
         return self._newest[0]
 
     def take(self, version: int, weights: Mapping[str, torch.Tensor]) -> None:
-        """Makes these the weights to act with, unless there are newer ones."""
+        """Make these the weights to act with, unless there are newer ones."""
         if version > self.version:
             self._newest = (version, weights)
 
     def read(self, into: Mapping[str, torch.Tensor]) -> int:
-        """Copies the newest weights into these tensors, and returns their version."""
         version, weights = self._newest
         with torch.no_grad():
             for name, tensor in into.items():
@@ -125,7 +122,7 @@ class ReceivedWeights:
 
 
 def packed_starts(sizes: Mapping[str, int]) -> tuple[dict[str, int], int]:
-    """Returns the first byte of each array in packed memory, and how many bytes all need."""
+    """The first byte of each array in packed memory, and how many bytes all need."""
     starts, offset = {}, 0
     for key, size in sizes.items():
         starts[key] = offset
@@ -134,8 +131,7 @@ def packed_starts(sizes: Mapping[str, int]) -> tuple[dict[str, int], int]:
 
 
 def _lock_pages(memory: torch.Tensor) -> bool:
-    """Locks pages, and returns whether CUDA could. Where it could not, copies are slower and just
-    as right."""
+    """True if CUDA could lock the pages; otherwise copies are slower and just as right."""
     error = torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), len(memory), 0)
     if int(error) == 0:
         return True
@@ -161,11 +157,10 @@ class PackedWeights:
 
     @property
     def version(self) -> int:
-        """The version that was published last."""
         return self._block.version
 
     def newest(self) -> tuple[int, bytes]:
-        """The newest weights, and their version."""
+        """The version of the newest weights, and these as a safetensors file."""
         if self._version != self._block.version:
             self._version = self._block.read(self._copy)
             self._data = save(self._copy)

@@ -13,22 +13,12 @@ from torch import Tensor, nn
 
 from hocket.core.data import ArraySpec
 from hocket.errors import ConfigError
-from hocket.train.networks.contract import (
-    BASE,
-    TASK,
-    Acted,
-    Evaluated,
-    Observations,
-    Shapes,
-    Tensors,
-)
+from hocket.train.networks.contract import BASE, TASK, Observations, Shapes
 from hocket.train.networks.policies import ActorConfig, FlowConfig
+from hocket.train.networks.sampling import FlowNetwork, GaussianNetwork
 
-_LOG_2PI = math.log(2 * math.pi)
 _METAWORLD_STATE, _METAWORLD_FEATURES = 39, 76
 """Numbers in MetaWorld's state, and in what `_metaworld` makes of it."""
-CHAIN = "chain"
-"""Key of the extras that hold x_0 ... x_K, `[B, K + 1, T, A]`."""
 
 
 def units_of(shapes: Shapes) -> tuple[Tensor, Tensor]:
@@ -38,16 +28,11 @@ def units_of(shapes: Shapes) -> tuple[Tensor, Tensor]:
     return (low + high) / 2, (high - low) / 2
 
 
-class ChunkActor(nn.Module):  # type: ignore[misc]
+class ChunkActor(GaussianNetwork):
     """A chunk actor-critic from the state, or from state and images: one pair of actor and critic
-    for each task; images go through one encoder.
-
-    Actions are Gaussian around a chunk of means, each with a spread of its own that does not depend
-    on the observation, so the executed ones have a probability of their own.
-    """
+    for each task; images go through one encoder."""
 
     Config: ClassVar = ActorConfig
-    is_factorised = True
 
     def __init__(self, shapes: Shapes, config: ActorConfig) -> None:
         super().__init__()
@@ -83,30 +68,15 @@ class ChunkActor(nn.Module):  # type: ignore[misc]
         self.register_buffer("_middle", middle, persistent=False)
         self.register_buffer("_reach", reach, persistent=False)
 
-    def act(self, observation: Observations, noise: Tensor, *, deterministic: bool) -> Acted:
-        seen = self._see(observation)
-        mean = self._means(seen, observation)
-        actions = mean
-        if not deterministic:
-            actions = mean + self._log_std().exp() * noise.view(mean.shape)
-        return Acted(
-            actions=actions,
-            log_prob=self._log_prob(mean, actions),
-            value=self._values(seen, observation),
-        )
-
-    def evaluate(self, observation: Observations, actions: Tensor, extras: Tensors) -> Evaluated:
-        del extras
-        seen = self._see(observation)
-        log_prob = self._log_prob(self._means(seen, observation), actions)
-        entropy = (0.5 + 0.5 * _LOG_2PI + self._log_std()).sum(-1).expand(log_prob.shape)
-        return Evaluated(log_prob=log_prob, entropy=entropy, value=self._values(seen, observation))
-
     def value(self, observation: Observations) -> Tensor:
         return self._values(self._see(observation), observation)
 
     def features(self, observation: Observations) -> Tensor:
         return features_of(self._features, [observation[key] for key in self.states])
+
+    def _look(self, observation: Observations) -> tuple[Tensor, Tensor]:
+        seen = self._see(observation)
+        return self._means(seen, observation), self._values(seen, observation)
 
     def _see(self, observation: Observations) -> Tensor:
         parts = []
@@ -125,11 +95,6 @@ class ChunkActor(nn.Module):  # type: ignore[misc]
 
     def _values(self, seen: Tensor, observation: Observations) -> Tensor:
         return by_task(self.critics, seen, observation[TASK]).squeeze(-1)
-
-    def _log_prob(self, mean: Tensor, actions: Tensor) -> Tensor:
-        log_std = self._log_std()
-        off = (actions - mean) * (-log_std).exp()
-        return (-0.5 * (off**2 + _LOG_2PI) - log_std).sum(-1)
 
     def _log_std(self) -> Tensor:
         return self.log_std + self._reach.log()
@@ -173,28 +138,19 @@ class ResidualActor(ChunkActor):
         return self.log_std + math.log(self._scale)
 
 
-class FlowActor(nn.Module):  # type: ignore[misc]
-    """Flow matching from the state with noisy denoising steps, which so have probabilities: a
-    velocity field and a critic for each task.
-
-    Sampling integrates a learnt velocity from noise to a chunk in K steps and adds Gaussian noise
-    of a learnt spread to each (Flow-Noise). The whole chain x_0 ... x_K is recorded: given it, the
-    log-probability of what was done is exact, a sum over K Gaussian steps. Later steps of a chain
-    depend on all of the chunk before, so probabilities of the executed actions cannot be told from
-    the rest: `is_factorised` is False.
-    """
+class FlowActor(FlowNetwork):
+    """Flow matching from the state: a velocity field and a critic for each task."""
 
     Config: ClassVar = FlowConfig
-    is_factorised = False
 
     def __init__(self, shapes: Shapes, config: FlowConfig) -> None:
         super().__init__()
         self.chunk_length = config.chunk_length
-        self.action_size = shapes.action_size
+        self.action_size = self.flow_size = shapes.action_size
         self.inputs = tuple(k for k in sorted(shapes.observations) if k not in shapes.cameras)
         if not self.inputs:
             raise ConfigError("Policy 'flow' sees states only, and the env has none.")
-        self._steps = self.denoising_steps = config.denoising_steps
+        self.denoising_steps = config.denoising_steps
         self._features = config.features
         chunk = config.chunk_length * shapes.action_size
         self.noise_size = (config.denoising_steps + 1) * chunk
@@ -211,62 +167,23 @@ class FlowActor(nn.Module):  # type: ignore[misc]
         self.register_buffer("mean", torch.zeros(len(shapes.tasks), size))
         self.register_buffer("scale", torch.ones(len(shapes.tasks), size))
 
-    def act(self, observation: Observations, noise: Tensor, *, deterministic: bool) -> Acted:
-        """Samples a chain. Without noise it starts from zeros, the middle of the noise."""
-        seen = self.encode(observation)
-        shape = (len(noise), self._steps + 1, self.chunk_length, self.action_size)
-        noise = torch.zeros_like(noise).view(shape) if deterministic else noise.view(shape)
-        chain = [noise[:, 0]]
-        for step in range(self._steps):
-            mean = self._next_mean(seen, chain[-1], step)
-            chain.append(mean + self.log_std[step].exp() * noise[:, step + 1])
-        whole = torch.stack(chain, 1)
-        return Acted(
-            actions=chain[-1],
-            log_prob=self._log_prob(seen, whole),
-            value=self._value(seen),
-            extras={CHAIN: whole},
-        )
-
-    def evaluate(self, observation: Observations, actions: Tensor, extras: Tensors) -> Evaluated:
-        seen = self.encode(observation)
-        log_prob = self._log_prob(seen, extras[CHAIN])
-        entropy = (0.5 + 0.5 * _LOG_2PI + self.log_std).sum() * self.action_size
-        return Evaluated(
-            log_prob=log_prob,
-            entropy=entropy.expand(actions.shape[:2]),
-            value=self._value(seen),
-        )
-
     def value(self, observation: Observations) -> Tensor:
-        return self._value(self.encode(observation))
+        return self._look(observation)[1]
 
     def encode(self, observation: Observations) -> tuple[Tensor, Tensor]:
-        """Returns what the fields see of each row, and the row's task."""
+        """Return what the fields see of each row, and the row's task."""
         state = features_of(self._features, [observation[key] for key in self.inputs])
         task = observation[TASK]
         return (state - self.mean[task]) / self.scale[task], task
 
     def velocity(self, features: tuple[Tensor, Tensor], x_t: Tensor, t: Tensor) -> Tensor:
-        """Returns how fast chunks `x_t` `[B, T, A]` move at times `t` `[B]`."""
         seen, task = features
         joined = torch.cat((seen, x_t.flatten(1), t[:, None]), -1)
         return by_task(self.fields, joined, task).view(x_t.shape)
 
-    def _value(self, features: tuple[Tensor, Tensor]) -> Tensor:
-        return by_task(self.critics, *features).squeeze(-1)
-
-    def _next_mean(self, features: tuple[Tensor, Tensor], chunk: Tensor, step: int) -> Tensor:
-        time = torch.full((len(chunk),), step / self._steps, device=chunk.device)
-        return chunk + self.velocity(features, chunk, time) / self._steps
-
-    def _log_prob(self, features: tuple[Tensor, Tensor], chain: Tensor) -> Tensor:
-        total = chain.new_zeros(chain.shape[0], self.chunk_length)
-        for step in range(self._steps):
-            off = chain[:, step + 1] - self._next_mean(features, chain[:, step], step)
-            scaled = off * (-self.log_std[step]).exp()
-            total = total + (-0.5 * (scaled**2 + _LOG_2PI) - self.log_std[step]).sum(-1)
-        return total
+    def _look(self, observation: Observations) -> tuple[Any, Tensor]:
+        seen = self.encode(observation)
+        return seen, by_task(self.critics, *seen).squeeze(-1)
 
 
 class ImageEncoder(nn.Module):  # type: ignore[misc]
@@ -295,7 +212,7 @@ def _tower(channels: int) -> Any:
 
 
 def mlp(sizes: Sequence[int], *, last: float) -> Any:
-    """Returns layers with rectifiers between them; the last one's weights are scaled by `last`."""
+    """Return layers with rectifiers between them; the last one's weights are scaled by `last`."""
     layers: list[nn.Module] = []
     for fan_in, fan_out in itertools.pairwise(sizes):
         linear = nn.Linear(fan_in, fan_out)
@@ -308,7 +225,7 @@ def mlp(sizes: Sequence[int], *, last: float) -> Any:
 
 
 def by_task(networks: Any, seen: Tensor, task: Tensor) -> Tensor:
-    """Sends each row `seen` `[B, F]` through the network of its task `[B]`.
+    """Send each row `seen` `[B, F]` through the network of its task `[B]`.
 
     When acting, networks work on the whole batch and rows are picked after: how many rows of a task
     are in a batch must not change the last bits of the others.
@@ -330,7 +247,7 @@ def by_task(networks: Any, seen: Tensor, task: Tensor) -> Tensor:
 
 
 def feature_size(kind: str, states: Sequence[ArraySpec]) -> int:
-    """Returns how many numbers `features_of` makes of such states."""
+    """Return how many numbers `features_of` makes of such states."""
     sizes = [int(torch.Size(spec.shape).numel()) for spec in states]
     if kind == "metaworld":
         if sizes != [_METAWORLD_STATE]:
@@ -342,7 +259,7 @@ def feature_size(kind: str, states: Sequence[ArraySpec]) -> int:
 
 
 def features_of(kind: str, states: Sequence[Tensor]) -> Tensor:
-    """Turns states `[B, ...]` into what the first layer sees: one `[B, F]` float32."""
+    """Turn states `[B, ...]` into what the first layer sees: one `[B, F]` float32."""
     if kind == "metaworld":
         return _metaworld(states[0])
     flat = torch.cat([state.flatten(1).float() for state in states], -1)
@@ -350,7 +267,7 @@ def features_of(kind: str, states: Sequence[Tensor]) -> Tensor:
 
 
 def _metaworld(state: Tensor) -> Tensor:
-    """Computes the same numbers as `reference.features`, which the bundled weights expect."""
+    """Compute the same numbers as `reference.features`, which the bundled weights expect."""
     state = state.double()
     now, before, goal = state[:, :18], state[:, 18:36], state[:, 36:39]
     hand, first, second = now[:, 0:3], now[:, 4:7], now[:, 11:14]

@@ -59,26 +59,23 @@ class Description:
     """What was added to the network, as in `--adapter`; empty without anything."""
 
     def to_plain(self) -> dict[str, Any]:
-        """Returns the same as values that JSON knows."""
         plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         settings = {"config": dict(self.config), "base_config": dict(self.base_config)}
         return {**plain, **settings, "shapes": self.shapes.to_plain()}
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Description:
-        """Reads what `to_plain` returned."""
         return cls(**{**plain, "shapes": Shapes.from_plain(plain["shapes"])})
 
     def build(self, named: str = "") -> Any:
-        """Returns the network with first weights, as it is saved: with its adapter, if it has one.
-        `named` is the class that the user named."""
+        """Return the network with first weights, and with its adapter if it has one. `named` is the
+        class that the user named."""
         network = self.build_plain(named)
         if self.adapter:
             add_adapter(network, self.adapter)
         return network
 
     def build_plain(self, named: str = "") -> Any:
-        """Returns the network without its adapter."""
         if self.network not in NETWORKS and self.network != named:
             raise ConfigError(
                 f"These weights belong to the class {self.network!r}, which is not imported "
@@ -104,20 +101,20 @@ class Description:
 
 
 def _module(name: str, settings: Mapping[str, Any]) -> Any:
-    """Returns the torch module behind the policy of this name, such as torch:... or lerobot:..."""
+    """Return the torch module behind the policy of this name, such as torch:... or lerobot:..."""
     adapter = plugins.find("policies", name)
     build: Any = adapter.build
     return build.module(adapter.argument, plugins.configure(adapter, settings))
 
 
 def require_trainable(config: TrainConfig) -> None:
-    """Refuses a policy that is no network, unless a correction of it is trained."""
+    """Refuse a policy that is no network, unless a correction of it is trained."""
     if config.residual or config.policy == "reference":
         return
     adapter = plugins.find("policies", config.policy)
     build: Any = adapter.build
     is_network = isinstance(build, type) and issubclass(build, nn.Module)
-    is_saved = (Path(config.policy) / checkpoint.POLICY).is_file()
+    is_saved = _saved(config) is not None
     if not (is_network or is_saved or hasattr(build, "network") or hasattr(build, "module")):
         raise UsageError(
             f"Policy {config.policy!r} is no network that can be trained here: it tells no "
@@ -128,23 +125,28 @@ def require_trainable(config: TrainConfig) -> None:
 
 
 def cameras_of(config: TrainConfig) -> tuple[str, ...] | None:
-    """Returns the cameras that a network may want to see, which is not built yet; None for all that
+    """Return the cameras that a network which is not built yet may want to see; None for all that
     the env has. Only those that it turns out to read are rendered while it is trained."""
-    saved = Path(config.policy) / checkpoint.POLICY
-    if saved.is_file():
-        plain = checkpoint.read_table(saved)
-        if plain["network"] in NETWORKS and not plain["config"].get("images"):
+    saved = _saved(config)
+    if saved is not None:
+        if saved.network in NETWORKS and not saved.config.get("images"):
             return ()  # it sees states alone, whatever cameras its env had
-        return Shapes.from_plain(plain["shapes"]).cameras
+        return saved.shapes.cameras
     adapter = plugins.find("policies", config.policy)
     is_own = config.policy != "reference" and not hasattr(adapter.build, "network")
     settings = plugins.configure(adapter, config.policy_config)
     return None if getattr(settings, "images", is_own) else ()
 
 
+def _saved(config: TrainConfig) -> Description | None:
+    """The network in the folder that the policy names; None where it names none."""
+    file = Path(config.policy) / checkpoint.POLICY
+    return Description.from_plain(checkpoint.read_table(file)) if file.is_file() else None
+
+
 def describe(config: TrainConfig, shapes: Shapes, start: Path | None = None) -> Description:
-    """Returns the description of the policy that a run is configured with, or of the one in the
-    checkpoint `start` that it goes on from."""
+    """Describe the policy that a run is configured with, or the one in the checkpoint `start` that
+    it goes on from."""
     found = _describe(config, shapes, start)
     if found.adapter or not config.adapter:
         return found
@@ -154,7 +156,7 @@ def describe(config: TrainConfig, shapes: Shapes, start: Path | None = None) -> 
 def _describe(config: TrainConfig, shapes: Shapes, start: Path | None) -> Description:
     if start is not None:
         found = Description.from_plain(checkpoint.read_table(start / checkpoint.POLICY))
-        return dataclasses.replace(found, shapes=_in_units_of(found, shapes))
+        return _in(shapes, found)
     if config.residual:
         return _describe_residual(config, shapes)
     if config.policy == "reference":
@@ -170,12 +172,10 @@ def _describe(config: TrainConfig, shapes: Shapes, start: Path | None) -> Descri
         settings = dataclasses.asdict(reference)
         return Description(network=kind, config=settings, shapes=shapes, replan=config.replan)
     adapter = plugins.find("policies", config.policy)
-    saved = Path(config.policy) / checkpoint.POLICY
-    if saved.is_file():
-        found = Description.from_plain(checkpoint.read_table(saved))
-        replan = config.replan or found.replan
-        shapes = _in_units_of(found, shapes)
-        return _with_own_units(dataclasses.replace(found, shapes=shapes, replan=replan))
+    saved = _saved(config)
+    if saved is not None:
+        replan = config.replan or saved.replan
+        return _with_own_units(dataclasses.replace(_in(shapes, saved), replan=replan))
     if hasattr(adapter.build, "module"):
         return _describe_module(config, adapter, shapes)
     kind = getattr(adapter.build, "network", config.policy)
@@ -216,14 +216,15 @@ def _describe_residual(config: TrainConfig, shapes: Shapes) -> Description:
     )
 
 
-def _in_units_of(found: Description, shapes: Shapes) -> Shapes:
-    """The shapes of another env, with actions in the units of a network that is saved."""
-    return dataclasses.replace(shapes, bounds=found.shapes.bounds)
+def _in(shapes: Shapes, saved: Description) -> Description:
+    """A saved network in another env; it keeps the units of its actions."""
+    there = dataclasses.replace(shapes, bounds=saved.shapes.bounds)
+    return dataclasses.replace(saved, shapes=there)
 
 
 def _with_own_units(found: Description) -> Description:
-    """The same for a network that begins with weights: they mean what they say only in the units
-    that they were trained in."""
+    """The same for a network that begins with weights, which hold in the units that they were
+    trained in."""
     if "normalise" not in found.config:
         return found
     return dataclasses.replace(found, config={**found.config, "normalise": False})
@@ -242,14 +243,14 @@ class Made:
 def make_network(
     config: TrainConfig, description: Description, start: Path | None, *, refers: bool = False
 ) -> Made:
-    """Builds the network with the weights that training begins with, or those of the checkpoint
-    `start`. The learner and the collecting side both begin with this: later only the parameters
-    that are trained are published. `refers`: the reference of GRPO is made too, if it has one."""
+    """Build the network with the weights that training begins with, or those of the checkpoint
+    `start`. Learner and collecting side both begin with it: later only what is trained is
+    published. `refers`: the reference of GRPO is made too, if it has one."""
     refers = refers and config.algo == "grpo" and config.kl_weight > 0
     # A saved network of a class of the user's own is named beside its folder.
     network = description.build_plain(config.policy_config.get("network") or config.policy)
-    saved = Path(config.policy) / checkpoint.POLICY
-    is_adapted = saved.is_file() and bool(checkpoint.read_table(saved).get("adapter"))
+    saved = _saved(config)
+    is_adapted = saved is not None and bool(saved.adapter)
     if is_adapted:  # its weights are those of network and adapter
         add_adapter(network, description.adapter)
     if start is None or refers:
@@ -264,7 +265,7 @@ def make_network(
 
 
 def _load_first(network: Any, config: TrainConfig, shapes: Shapes) -> None:
-    """Loads the weights that training begins with; a critic may be new."""
+    """Load the weights that training begins with; a critic may be new."""
     if config.residual:
         return
     saved = Path(config.policy) / checkpoint.WEIGHTS
@@ -277,8 +278,8 @@ def _load_first(network: Any, config: TrainConfig, shapes: Shapes) -> None:
 
 
 def load_weights(network: Any, path: Path, *, may_be_fresh: bool = False) -> None:
-    """Loads all of a network's weights from a safetensors file, but for its critic and what else it
-    calls `fresh` where these may be new."""
+    """Load all of a network's weights from a safetensors file, without its critic and what it calls
+    `fresh` if these may be new."""
     given = checkpoint.read_weights(path)
     try:
         result = network.load_state_dict(given, strict=False)

@@ -37,7 +37,7 @@ TASK = "task"
 PROMPT = "prompt"
 """Key of the row's prompt, beside the env's own."""
 _WIDEST = 1e6
-"""A range of actions beyond which bounds are those of the number's type. Chosen by hand."""
+"""A range of actions beyond which bounds are those of the number's type."""
 BASE = "base"
 """Key of the chunk that another policy proposed, `[T, A]`, in residual training."""
 
@@ -77,7 +77,7 @@ class Shapes:
     units of a network from scratch. Empty where one speaks in plain numbers."""
 
     def to_plain(self) -> dict[str, Any]:
-        """Returns the same as values that JSON knows."""
+        """The same as JSON's values."""
         return {
             "observations": {
                 key: [list(spec.shape), spec.dtype] for key, spec in self.observations.items()
@@ -90,7 +90,6 @@ class Shapes:
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Shapes:
-        """Reads what `to_plain` returned."""
         return cls(
             observations={
                 key: ArraySpec(shape=tuple(shape), dtype=dtype)
@@ -150,15 +149,15 @@ class Trainable(Protocol):
     ones have a probability of their own; if not, the whole chunk counts."""
 
     def act(self, observation: Observations, noise: Tensor, *, deterministic: bool) -> Acted:
-        """Makes chunks from noise `[B, noise_size]`; the most likely ones if `deterministic`."""
+        """Make chunks from noise `[B, noise_size]`; the most likely ones if `deterministic`."""
         ...
 
     def evaluate(self, observation: Observations, actions: Tensor, extras: Tensors) -> Evaluated:
-        """Evaluates given chunks again, with gradients; `extras` are those of `Acted`."""
+        """Evaluate given chunks again, with gradients; `extras` are those of `Acted`."""
         ...
 
     def value(self, observation: Observations) -> Tensor:
-        """Estimates the return to expect from each observation, `[B]`."""
+        """Estimate the return to expect from each observation, `[B]`."""
         ...
 
 
@@ -183,34 +182,34 @@ class Normalises(Protocol):
     """A buffer `[tasks, F]`: what they are divided by."""
 
     def features(self, observation: Observations) -> Tensor:
-        """Returns what is measured of each observation, `[B, F]`."""
+        """What is measured of each observation, `[B, F]`."""
         ...
 
 
 def normaliser_of(network: Any) -> Normalises | None:
-    """Returns the network where its units are measured. It is asked by name: from Python 3.12 on
-    `isinstance` does not find the buffers of a torch module that a Protocol names."""
+    """Return the network if its units are measured. By name: from Python 3.12 on `isinstance` does
+    not find the buffers of a torch module that a Protocol names."""
     return network if getattr(network, "normalise", False) else None
 
 
 def history_of(network: object) -> int:
-    """Returns how many control steps a network reads."""
+    """Control steps that a network reads."""
     return network.history if isinstance(network, ReadsHistory) else 1
 
 
 def trainable_parameters(network: Any) -> dict[str, Tensor]:
-    """Returns the parameters that require gradients, by name and in a fixed order."""
+    """The parameters that require gradients, by name and in a fixed order."""
     return {name: p for name, p in network.named_parameters() if p.requires_grad}
 
 
 def frozen_parameters(network: Any) -> dict[str, Tensor]:
-    """Returns the parameters that stay as they are. They are never published, and saved once."""
+    """The parameters that stay as they are. They are never published, and saved once."""
     return {name: p for name, p in network.named_parameters() if not p.requires_grad}
 
 
 def published_tensors(network: Any) -> dict[str, Tensor]:
-    """Returns what the collecting side must follow, by name and in a fixed order: the parameters
-    that are trained, and the buffers that are part of the weights."""
+    """What the collecting side must follow, by name and in a fixed order: the parameters that are
+    trained, and the buffers that are part of the weights."""
     saved = network.state_dict()
     buffers = {name: b for name, b in network.named_buffers() if name in saved}
     return {**trainable_parameters(network), **buffers}

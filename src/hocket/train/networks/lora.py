@@ -28,7 +28,7 @@ class Lora:
 
     @classmethod
     def of(cls, text: str) -> Lora:
-        """Reads the text of `--adapter`."""
+        """Read the text of `--adapter`."""
         kind, _, rest = text.partition(":")
         pairs = [part.partition("=") for part in rest.split(",") if part]
         known = cls.__dataclass_fields__
@@ -41,7 +41,7 @@ class Lora:
 
 
 def add_adapter(network: Any, text: str) -> None:
-    """Freezes a network but for its critic and what else is new, and adds what `--adapter` says to
+    """Freeze a network but for its critic and what else is new, and add what `--adapter` says to
     its linear layers. What it answers stays the same."""
     settings = Lora.of(text)
     mend_torchvision()  # which peft imports by way of transformers

@@ -15,7 +15,7 @@ from hocket.errors import ConfigError
 
 
 def twin(network: Any, device: torch.device | str) -> Any:
-    """Returns a copy on a device whose trained parameters and buffers are its own. Frozen
+    """Return a copy on a device whose trained parameters and buffers are its own. Frozen
     parameters are shared with the network, wherever both are on one device."""
     memo: dict[int, Any] = {}
     for parameter in network.parameters():
@@ -27,7 +27,7 @@ def twin(network: Any, device: torch.device | str) -> Any:
 
 
 def checkpoint_activations(network: Any) -> None:
-    """Makes a network keep only what its blocks were given, and compute the rest again where
+    """Make a network keep only what its blocks were given, and compute the rest again where
     gradients need it. Blocks are the members of module lists, such as a transformer's layers; a
     module that knows better has a method `checkpoint_activations`."""
     own = getattr(network, "checkpoint_activations", None)

@@ -26,61 +26,61 @@ FEATURES = ("plain", "metaworld")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ActorConfig:
-    """Settings of `actor`."""
+class ScratchConfig:
+    """Settings of both networks that begin from scratch."""
 
     chunk_length: int = 8
     """T: actions in a chunk."""
     hidden: tuple[int, ...] = (256, 256)
-    """Widths of the layers of actor and critic."""
+    """Widths of the layers of each network, the critic's included."""
     std: float = 0.5
     """Spread of actions at the start, in units of half of their range."""
-    train_std: bool = True
-    """True if the spread is trained too."""
-    images: bool = False
-    """See through the env's cameras too."""
     features: str = "plain"
     """What is made of the state: `plain` squashes large numbers, `metaworld` adds distances between
     hand, objects and goal."""
-    normalise: bool = True
-    """Measure mean and spread of the features while training, and see them in those units. Weights
-    that training begins with keep their own."""
-    limit: float | None = 10.0
-    """Features are cut at so many spreads from their mean; None leaves them whole."""
     seed: int = 0
     """Seed of the first weights."""
 
     def __post_init__(self) -> None:
         if self.chunk_length < 1 or self.std <= 0:
             raise ConfigError("chunk_length must be at least 1, and std above 0.")
-        if self.limit is not None and self.limit <= 0:
-            raise ConfigError(f"limit is {self.limit}; it must be above 0.")
         if self.features not in FEATURES:
             raise ConfigError(f"features is one of {', '.join(FEATURES)}, not {self.features!r}.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FlowConfig:
-    """Settings of `flow`."""
+class ActorConfig(ScratchConfig):
+    """Settings of `actor`."""
 
-    chunk_length: int = 8
-    """T: actions in a chunk."""
-    hidden: tuple[int, ...] = (256, 256)
-    """Widths of the layers of the velocity field and of the critic."""
-    denoising_steps: int = 4
-    """Steps from noise to a chunk."""
-    std: float = 0.1
-    """Spread of the noise that each denoising step adds when sampling."""
-    features: str = "plain"
-    """What is made of the state, as in `actor`."""
-    seed: int = 0
-    """Seed of the first weights."""
+    train_std: bool = True
+    """True if the spread is trained too."""
+    images: bool = False
+    """See through the env's cameras too."""
+    normalise: bool = True
+    """Measure mean and spread of the features while training, and see them in those units. Weights
+    that training begins with keep their own."""
+    limit: float | None = 10.0
+    """Features are cut at this many spreads from their mean; None leaves them whole."""
 
     def __post_init__(self) -> None:
-        if self.chunk_length < 1 or self.denoising_steps < 1 or self.std <= 0:
-            raise ConfigError("chunk_length and denoising_steps are at least 1, std is above 0.")
-        if self.features not in FEATURES:
-            raise ConfigError(f"features is one of {', '.join(FEATURES)}, not {self.features!r}.")
+        ScratchConfig.__post_init__(self)
+        if self.limit is not None and self.limit <= 0:
+            raise ConfigError(f"limit is {self.limit}; it must be above 0.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowConfig(ScratchConfig):
+    """Settings of `flow`."""
+
+    std: float = 0.1
+    """Spread of the noise that each denoising step adds when sampling."""
+    denoising_steps: int = 4
+    """Steps from noise to a chunk."""
+
+    def __post_init__(self) -> None:
+        ScratchConfig.__post_init__(self)
+        if self.denoising_steps < 1:
+            raise ConfigError(f"denoising_steps is {self.denoising_steps}; it must be at least 1.")
 
 
 class Actor:
@@ -125,7 +125,7 @@ class TrainedPolicy:
     Config: ClassVar = TrainedConfig
 
     def __init__(self, argument: str, config: TrainedConfig) -> None:
-        from hocket.train.collect.policy import CollectingPolicy, Holding
+        from hocket.train.collect.policy import CollectingPolicy
         from hocket.train.learner import checkpoint
         from hocket.train.networks.building import Description, load_weights
 
@@ -138,7 +138,7 @@ class TrainedPolicy:
         self._wrap = functools.partial(
             CollectingPolicy,
             shapes=description.shapes,
-            holding=Holding(is_deterministic=lambda _: not config.sample, held_by=lambda _: None),
+            is_deterministic=lambda _: not config.sample,
             replan=description.replan,
             device=config.device,
             base=_base(description, config),
@@ -154,7 +154,7 @@ class TrainedPolicy:
 
     def continue_by(self, method: str, settings: Mapping[str, Any]) -> None:
         """Let chunks continue what is committed, where a batch says what that is."""
-        from hocket.train.networks.continuing import ContinuingNetwork
+        from hocket.train.networks.sampling import ContinuingNetwork
 
         self._continuing = self._wrap(ContinuingNetwork(self._network, method, settings))
 

@@ -19,19 +19,10 @@ from torch import Tensor, nn
 
 from hocket.core.contracts.module import Codes, Decodes, Encodes, HasVelocity
 from hocket.errors import ConfigError, SpecMismatchError
-from hocket.train.networks.actor import CHAIN, features_of, mlp
-from hocket.train.networks.contract import (
-    BASE,
-    PROMPT,
-    TASK,
-    Acted,
-    Evaluated,
-    Observations,
-    Shapes,
-    Tensors,
-)
+from hocket.train.networks.actor import features_of, mlp
+from hocket.train.networks.contract import BASE, PROMPT, TASK, Observations, Shapes
+from hocket.train.networks.sampling import FlowNetwork, GaussianNetwork
 
-_LOG_2PI = math.log(2 * math.pi)
 _STEPS = 10
 """Steps of a flow where neither the module nor the user says. Flow policies such as pi0 and SmolVLA
 take as many."""
@@ -56,7 +47,6 @@ class WrappedConfig:
 
 
 def wrap(module: nn.Module, shapes: Shapes, config: WrappedConfig) -> WrappedChunk:
-    """Returns the module as a network that can be trained."""
     return (FlowChunk if isinstance(module, HasVelocity) else GaussianChunk)(module, shapes, config)
 
 
@@ -64,7 +54,6 @@ class WrappedChunk(nn.Module, ABC):  # type: ignore[misc]
     """What both kinds share: inputs, the critic and its features."""
 
     fresh = ("log_std",)
-    is_factorised: bool
     noise_size: int
 
     def __init__(self, module: nn.Module, shapes: Shapes, config: WrappedConfig) -> None:
@@ -104,13 +93,18 @@ class WrappedChunk(nn.Module, ABC):  # type: ignore[misc]
             self._run(observation)
         return self._value(observation)
 
+    def _look(self, observation: Observations) -> tuple[Any, Tensor]:
+        observation = _in_float32(observation)
+        # The module first: the critic may see what it made of the observation.
+        return self._run(observation), self._value(observation)
+
     @abstractmethod
     def _first_chunk(self, observation: Observations) -> Tensor:
         """A chunk for one row, to know its shape by."""
 
     @abstractmethod
     def _run(self, observation: Observations) -> Any:
-        """Runs as much of the module as its features need."""
+        """Run as much of the module as its features need."""
 
     def _value(self, observation: Observations) -> Tensor:
         value: Tensor = self.critic(self._see(observation)).squeeze(-1)
@@ -160,11 +154,8 @@ class WrappedChunk(nn.Module, ABC):  # type: ignore[misc]
         return _in_float32(Observations({**tensors, TASK: index, PROMPT: index}))
 
 
-class GaussianChunk(WrappedChunk):
-    """Actions are Gaussian around the module's chunk, each with a spread of its own that is learnt
-    and does not depend on the observation."""
-
-    is_factorised = True
+class GaussianChunk(WrappedChunk, GaussianNetwork):
+    """Actions are Gaussian around the module's chunk."""
 
     def __init__(self, module: nn.Module, shapes: Shapes, config: WrappedConfig) -> None:
         if "noise_seeds" in inspect.signature(module.forward).parameters:
@@ -177,23 +168,6 @@ class GaussianChunk(WrappedChunk):
         shape = (self.chunk_length, self.action_size)
         self.log_std = nn.Parameter(torch.full(shape, math.log(config.std)))
 
-    def act(self, observation: Observations, noise: Tensor, *, deterministic: bool) -> Acted:
-        observation = _in_float32(observation)
-        mean = self._run(observation)
-        actions = mean if deterministic else mean + self.log_std.exp() * noise.view(mean.shape)
-        return Acted(
-            actions=actions,
-            log_prob=self._log_prob(mean, actions),
-            value=self._value(observation),
-        )
-
-    def evaluate(self, observation: Observations, actions: Tensor, extras: Tensors) -> Evaluated:
-        del extras
-        observation = _in_float32(observation)
-        log_prob = self._log_prob(self._run(observation), actions)
-        entropy = (0.5 + 0.5 * _LOG_2PI + self.log_std).sum(-1).expand(log_prob.shape)
-        return Evaluated(log_prob=log_prob, entropy=entropy, value=self._value(observation))
-
     def _first_chunk(self, observation: Observations) -> Tensor:
         return self._run(observation)
 
@@ -201,59 +175,22 @@ class GaussianChunk(WrappedChunk):
         chunk: Tensor = self.module(observation)
         return chunk.float() if chunk.dtype != torch.float64 else chunk
 
-    def _log_prob(self, mean: Tensor, actions: Tensor) -> Tensor:
-        off = (actions - mean) * (-self.log_std).exp()
-        return (-0.5 * (off**2 + _LOG_2PI) - self.log_std).sum(-1)
 
-
-class FlowChunk(WrappedChunk):
-    """Each step of the module's flow adds Gaussian noise of a learnt spread. The whole chain is
-    recorded: given it, the log-probability of what was done is exact, a sum over the steps."""
-
-    is_factorised = False
+class FlowChunk(WrappedChunk, FlowNetwork):
+    """Each step of the module's flow adds noise."""
 
     def __init__(self, module: nn.Module, shapes: Shapes, config: WrappedConfig) -> None:
-        self._steps = int(getattr(module, "denoising_steps", _STEPS))
+        steps = int(getattr(module, "denoising_steps", _STEPS))
         self.flow_size = int(getattr(module, "flow_size", shapes.action_size))
         super().__init__(module, shapes, config)
-        self.noise_size = (self._steps + 1) * self.chunk_length * self.flow_size
-        self.log_std = nn.Parameter(torch.full((self._steps,), math.log(config.std)))
-
-    def act(self, observation: Observations, noise: Tensor, *, deterministic: bool) -> Acted:
-        """Samples a chain. Without noise it starts from zeros, the middle of the noise."""
-        observation = _in_float32(observation)
-        seen = self._run(observation)
-        shape = (len(noise), self._steps + 1, self.chunk_length, self.flow_size)
-        noise = torch.zeros_like(noise).view(shape) if deterministic else noise.view(shape)
-        chain, log_prob = [noise[:, 0]], noise.new_zeros(shape[0], self.chunk_length)
-        for step in range(self._steps):
-            mean = self._next_mean(seen, chain[-1], step)
-            chain.append(mean + self.log_std[step].exp() * noise[:, step + 1])
-            log_prob = log_prob + self._step_log_prob(chain[-1] - mean, step)
-        return Acted(
-            actions=self._decoded(chain[-1]),
-            log_prob=log_prob,
-            value=self._value(observation),
-            extras={CHAIN: torch.stack(chain, 1)},
-        )
-
-    def evaluate(self, observation: Observations, actions: Tensor, extras: Tensors) -> Evaluated:
-        observation = _in_float32(observation)
-        seen, chain = self._run(observation), extras[CHAIN]
-        value = self._value(observation)
-        log_prob = chain.new_zeros(len(chain), self.chunk_length)
-        for step in range(self._steps):
-            off = chain[:, step + 1] - self._next_mean(seen, chain[:, step], step)
-            log_prob = log_prob + self._step_log_prob(off, step)
-        entropy = (0.5 + 0.5 * _LOG_2PI + self.log_std).sum() * self.flow_size
-        return Evaluated(log_prob=log_prob, entropy=entropy.expand(actions.shape[:2]), value=value)
+        self.noise_size = (steps + 1) * self.chunk_length * self.flow_size
+        self.log_std = nn.Parameter(torch.full((steps,), math.log(config.std)))
 
     def encode(self, observation: Observations) -> Any:
-        """Reads an observation once, for all steps of the flow."""
         return self._run(_in_float32(observation))
 
     def code(self, actions: Tensor) -> Tensor:
-        """Returns where the flow should end for these actions."""
+        """Return where the flow should end for these actions."""
         if isinstance(self.module, Codes):
             end: Tensor = self.module.code(actions)
             return end
@@ -266,7 +203,6 @@ class FlowChunk(WrappedChunk):
         return actions
 
     def velocity(self, features: Any, x_t: Tensor, t: Tensor) -> Tensor:
-        """Returns how fast chunks `x_t` `[B, T, A]` move at times `t` `[B]`."""
         found: Tensor = self.module.velocity(features, x_t, t)
         return found.to(x_t.dtype)
 
@@ -286,14 +222,6 @@ class FlowChunk(WrappedChunk):
     def _decoded(self, end: Tensor) -> Tensor:
         actions: Tensor = self.module.decode(end) if isinstance(self.module, Decodes) else end
         return actions
-
-    def _next_mean(self, features: Any, chunk: Tensor, step: int) -> Tensor:
-        time = torch.full((len(chunk),), step / self._steps, device=chunk.device)
-        return chunk + self.velocity(features, chunk, time) / self._steps
-
-    def _step_log_prob(self, off: Tensor, step: int) -> Tensor:
-        log_std = self.log_std[step]
-        return (-0.5 * ((off * (-log_std).exp()) ** 2 + _LOG_2PI) - log_std).sum(-1)
 
 
 def _inputs(module: nn.Module, shapes: Shapes) -> tuple[str, ...]:
@@ -315,7 +243,6 @@ def _inputs(module: nn.Module, shapes: Shapes) -> tuple[str, ...]:
 
 
 def _dtype(shapes: Shapes, key: str) -> torch.dtype:
-
     return torch.from_numpy(np.empty(0, np.dtype(shapes.observations[key].dtype))).dtype
 
 

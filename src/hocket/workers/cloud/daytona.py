@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from hocket.core.contracts.runtime import Usability
 from hocket.errors import UsageError, WorkerFailed
-from hocket.workers.cloud.receiver import LISTEN_VARIABLE, RECEIVER
-from hocket.workers.cloud.sandbox import PORT, CloudRuntime, Sandbox
+from hocket.workers.cloud.receiver import RECEIVER
+from hocket.workers.cloud.sandbox import PORT, CloudRuntime, Sandbox, variables
 from hocket.workers.containers.images import context_hash, find_dockerfile
-from hocket.workers.remote.websocket import KEY_VARIABLE
 
 if TYPE_CHECKING:
     import daytona
@@ -58,31 +56,18 @@ class DaytonaRuntime(CloudRuntime):
     """A sandbox of Daytona for each lane."""
 
     Config = DaytonaConfig
-
-    def __init__(self, argument: str = "", config: DaytonaConfig | None = None) -> None:
-        super().__init__(DaytonaProvider(argument, config or DaytonaConfig()))
+    name, package = "Daytona", "daytona"
+    how_to_delete = "Delete it with `daytona delete {ident}`, or at https://app.daytona.io."
 
     @classmethod
-    def examine(cls) -> Usability:
-        """Look for the package and a key; nobody is asked."""
-        if importlib.util.find_spec("daytona") is None:
-            return Usability(
-                is_usable=False,
-                detail="The package daytona is not installed.",
-                advice="pip install 'hocket[daytona]'",
-            )
+    def examine_key(cls) -> Usability:
         if not os.environ.get("DAYTONA_API_KEY") and not os.environ.get("DAYTONA_JWT_TOKEN"):
             return Usability(is_usable=False, detail="There is no key.", advice=_RENEW)
         return Usability(is_usable=True, detail="A key is here; it is not tried.")
 
-
-class DaytonaProvider:
-    """Makes sandboxes by Daytona's own package."""
-
-    name = "Daytona"
-    how_to_delete = "Delete it with `daytona delete {ident}`, or at https://app.daytona.io."
-
-    def __init__(self, argument: str, config: DaytonaConfig) -> None:
+    def __init__(self, argument: str = "", config: DaytonaConfig | None = None) -> None:
+        super().__init__()
+        config = config or DaytonaConfig()
         self._config = config
         self._snapshot = argument
         if bool(argument) == bool(config.dockerfile):
@@ -119,13 +104,11 @@ class DaytonaProvider:
         import daytona
 
         config = self._config
-        variables = dict(entry.partition("=")[::2] for entry in config.env)
-        variables |= {KEY_VARIABLE: key, LISTEN_VARIABLE: f"0.0.0.0:{PORT}"}
         # A sandbox that stops is deleted by itself. It does not stop while it seems idle, since
         # what runs in it does not count as activity there.
         wanted = daytona.CreateSandboxFromSnapshotParams(
             snapshot=self._snapshot,
-            env_vars=variables,
+            env_vars=variables(key, config.env),
             labels=dict(tags),
             public=False,
             ephemeral=True,
@@ -145,9 +128,6 @@ class DaytonaProvider:
         with _told("to list sandboxes"):
             query = daytona.ListSandboxesQuery(labels={tag: value})
             return [(DaytonaSandbox(one), one.labels) for one in self._connect().list(query)]
-
-    def close(self) -> None:
-        """Keep the connection: it closes with the process."""
 
     def _connect(self) -> Any:
         import daytona
@@ -216,10 +196,8 @@ class DaytonaSandbox:
     def delete(self) -> None:
         import daytona
 
-        try:
+        with contextlib.suppress(daytona.DaytonaNotFoundError):
             self._made.delete()
-        except daytona.DaytonaNotFoundError:
-            return
 
 
 @contextlib.contextmanager

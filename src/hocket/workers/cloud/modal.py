@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
+import contextlib
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hocket.core.contracts.runtime import Usability
 from hocket.errors import UsageError, WorkerFailed
-from hocket.workers.cloud.receiver import LISTEN_VARIABLE, RECEIVER
-from hocket.workers.cloud.sandbox import PORT, CloudRuntime, Sandbox
+from hocket.workers.cloud.receiver import RECEIVER
+from hocket.workers.cloud.sandbox import PORT, CloudRuntime, Sandbox, variables
 from hocket.workers.containers.images import find_dockerfile
-from hocket.workers.remote.websocket import KEY_VARIABLE
 
 if TYPE_CHECKING:
     import modal
@@ -52,35 +50,22 @@ class ModalRuntime(CloudRuntime):
     """A sandbox of Modal for each lane."""
 
     Config = ModalConfig
-
-    def __init__(self, argument: str = "", config: ModalConfig | None = None) -> None:
-        super().__init__(ModalProvider(argument, config or ModalConfig()))
+    name, package = "Modal", "modal"
+    how_to_delete = (
+        "Delete it with: python -c \"import modal; modal.Sandbox.from_id('{ident}').terminate()\""
+    )
 
     @classmethod
-    def examine(cls) -> Usability:
-        """Look for the package and a token; nobody is asked."""
-        if importlib.util.find_spec("modal") is None:
-            return Usability(
-                is_usable=False,
-                detail="The package modal is not installed.",
-                advice="pip install 'hocket[modal]'",
-            )
+    def examine_key(cls) -> Usability:
         kept = Path(os.environ.get("MODAL_CONFIG_PATH") or Path.home() / ".modal.toml")
         if not os.environ.get("MODAL_TOKEN_ID") and not kept.is_file():
             detail = "There is no token."
             return Usability(is_usable=False, detail=detail, advice="modal token new")
         return Usability(is_usable=True, detail="A token is here; it is not tried.")
 
-
-class ModalProvider:
-    """Makes sandboxes by Modal's own package."""
-
-    name = "Modal"
-    how_to_delete = (
-        "Delete it with: python -c \"import modal; modal.Sandbox.from_id('{ident}').terminate()\""
-    )
-
-    def __init__(self, argument: str, config: ModalConfig) -> None:
+    def __init__(self, argument: str = "", config: ModalConfig | None = None) -> None:
+        super().__init__()
+        config = config or ModalConfig()
         self._config = config
         self._app_name = config.app
         self._image_name = argument
@@ -124,8 +109,6 @@ class ModalProvider:
         import modal
 
         config = self._config
-        variables = dict(entry.partition("=")[::2] for entry in config.env)
-        variables |= {KEY_VARIABLE: key, LISTEN_VARIABLE: f"0.0.0.0:{PORT}"}
         with _told("to create a sandbox"):
             made = modal.Sandbox.create(
                 config.python,
@@ -134,7 +117,7 @@ class ModalProvider:
                 app=self._require_app(),
                 image=self._image,
                 tags=dict(tags),
-                env=variables,
+                env=variables(key, config.env),
                 timeout=config.timeout,
                 region=config.region or None,
                 gpu=config.gpu or None,
@@ -149,9 +132,6 @@ class ModalProvider:
         with _told("to list sandboxes"):
             listed = list(modal.Sandbox.list(app_id=self._require_app().app_id, tags={tag: value}))
             return [(ModalSandbox(one), one.get_tags()) for one in listed]
-
-    def close(self) -> None:
-        """Keep the connection: the package closes it when the process ends."""
 
     def _require_app(self) -> Any:
         import modal
@@ -188,13 +168,11 @@ class ModalSandbox:
     def delete(self) -> None:
         import modal
 
-        try:
+        with contextlib.suppress(modal.exception.NotFoundError):
             self._made.terminate()
-        except modal.exception.NotFoundError:
-            return
 
 
-@contextmanager
+@contextlib.contextmanager
 def _told(what: str) -> Iterator[None]:
     """Say in words of hocket's what Modal says."""
     import modal

@@ -8,7 +8,9 @@ start.
 
 from __future__ import annotations
 
+import abc
 import contextlib
+import importlib.util
 import logging
 import select
 import socket
@@ -16,13 +18,13 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol, TypeVar
+from typing import ClassVar, Protocol, TypeVar
 
-from hocket.core.contracts.runtime import WorkerSpec
+from hocket.core.contracts.runtime import Usability, WorkerSpec
 from hocket.errors import UsageError, WorkerFailed
 from hocket.system.owner import host, is_gone, owner
 from hocket.system.waits import awaiting
-from hocket.workers.cloud.receiver import send_code
+from hocket.workers.cloud.receiver import LISTEN_VARIABLE, send_code
 from hocket.workers.links.link import Link
 from hocket.workers.remote import websocket
 from hocket.workers.remote.dialing import dial
@@ -30,8 +32,7 @@ from hocket.workers.remote.dialing import dial
 _LOG = logging.getLogger(__name__)
 HOST_TAG, OWNER_TAG, LEASE_TAG = "hocket-host", "hocket-owner", "hocket-lease"
 PORT = 8080
-"""The port on which a far end listens inside its sandbox; nothing leads there but the provider's
-entrance."""
+"""Where a far end listens inside its sandbox; only the provider's entrance leads there."""
 _READY_S = 600.0
 """Seconds for a sandbox to answer, once it is there: images of simulators are large."""
 _OPEN_S = 60.0
@@ -61,35 +62,19 @@ class Sandbox(Protocol):
         """How it ended, in words; empty while it runs or where nobody knows."""
 
     def delete(self) -> None:
-        """End it, and all that it costs. Whatever it raises is told. One that is gone already is
-        no matter."""
+        """End it, and all that it costs; one that is gone already is no matter."""
 
 
-class Provider(Protocol):
-    """Makes sandboxes."""
+class CloudRuntime(abc.ABC):
+    """Gives each lane a sandbox of a provider's; a subclass makes them by its own package."""
 
-    name: str
-    how_to_delete: str
+    name: ClassVar[str]
+    package: ClassVar[str]
+    """Its name to import, and that of hocket's extra."""
+    how_to_delete: ClassVar[str]
     """What a user does to delete one by hand."""
 
-    def prepare(self) -> None:
-        """Find out, or build, what all sandboxes are made of; called once. Raises WorkerFailed."""
-
-    def create(self, key: str, tags: Mapping[str, str]) -> Sandbox:
-        """A new sandbox that runs the receiver. Raises WorkerFailed."""
-
-    def tagged(self, tag: str, value: str) -> Iterable[tuple[Sandbox, Mapping[str, str]]]:
-        """The sandboxes that have this tag, with all their tags."""
-
-    def close(self) -> None:
-        """Leave the provider. It can be used again."""
-
-
-class CloudRuntime:
-    """Gives each lane a sandbox of a provider's."""
-
-    def __init__(self, provider: Provider) -> None:
-        self._provider = provider
+    def __init__(self) -> None:
         # Guards that one thread prepares, and the others wait for it.
         self._preparing = threading.Lock()
         self._is_prepared = False
@@ -98,6 +83,31 @@ class CloudRuntime:
         self._leases: list[Rental] = []
         self._attaching = 0
 
+    @abc.abstractmethod
+    def prepare(self) -> None:
+        """Find out, or build, what all sandboxes are made of; called once. Raises WorkerFailed."""
+
+    @abc.abstractmethod
+    def create(self, key: str, tags: Mapping[str, str]) -> Sandbox:
+        """A new sandbox that runs the receiver. Raises WorkerFailed."""
+
+    @abc.abstractmethod
+    def tagged(self, tag: str, value: str) -> Iterable[tuple[Sandbox, Mapping[str, str]]]:
+        """The sandboxes that have this tag, with all their tags."""
+
+    @classmethod
+    def examine(cls) -> Usability:
+        """Look for the package and a key; nobody is asked."""
+        if importlib.util.find_spec(cls.package) is None:
+            detail = f"The package {cls.package} is not installed."
+            advice = f"pip install 'hocket[{cls.package}]'"
+            return Usability(is_usable=False, detail=detail, advice=advice)
+        return cls.examine_key()
+
+    @classmethod
+    @abc.abstractmethod
+    def examine_key(cls) -> Usability: ...
+
     @property
     def is_preparing(self) -> bool:
         return self._preparing.locked()
@@ -105,9 +115,7 @@ class CloudRuntime:
     def start(self, spec: WorkerSpec) -> Link:
         """Ask for a sandbox with a worker; a thread creates and calls it."""
         if spec.python is not None:
-            raise UsageError(
-                f"--env-python is of this machine; on {self._provider.name}: --runtime.python."
-            )
+            raise UsageError(f"--env-python is of this machine; on {self.name}: --runtime.python.")
         return dial(spec, self._attach)
 
     def close(self) -> None:
@@ -126,17 +134,16 @@ class CloudRuntime:
             if not attaching or time.monotonic() > deadline:
                 break
             time.sleep(0.05)
-        self._provider.close()
 
     def _attach(self, stream: socket.socket) -> Rental:
         with self._lock:
             self._attaching += 1
         try:
-            name = self._provider.name
+            name = self.name
             with self._preparing, awaiting(f"{name} to find or build the image"):
                 if not self._is_prepared:
                     self._sweep()
-                    self._provider.prepare()
+                    self.prepare()
                     self._is_prepared = True
             self._require_listener(stream)
             key = websocket.new_key()
@@ -156,31 +163,31 @@ class CloudRuntime:
         number = uuid.uuid4().hex
         tags = {HOST_TAG: host(), OWNER_TAG: owner(), LEASE_TAG: number}
         try:
-            lease = self._keep(self._provider.create(key, tags))
+            lease = self._keep(self.create(key, tags))
         except WorkerFailed:
             # It may be there nevertheless, as when it did not start in time.
             with contextlib.suppress(WorkerFailed):
-                for sandbox, _ in self._provider.tagged(LEASE_TAG, number):
+                for sandbox, _ in self.tagged(LEASE_TAG, number):
                     self._keep(sandbox).end()
             raise
         return lease
 
     def _keep(self, sandbox: Sandbox) -> Rental:
-        lease = Rental(self._provider, sandbox)
+        lease = Rental(self, sandbox)
         with self._lock:
             self._leases = [one for one in self._leases if not one.is_over] + [lease]
         return lease
 
     def _sweep(self) -> None:
         """Delete the sandboxes of processes of this machine that have ended."""
-        for sandbox, tags in self._provider.tagged(HOST_TAG, host()):
+        for sandbox, tags in self.tagged(HOST_TAG, host()):
             if is_gone(tags.get(OWNER_TAG, "")):
                 self._keep(sandbox).end()
 
     def _join(self, lease: Rental, key: str, stream: socket.socket) -> None:
         url, headers = self._patiently(lease, stream, lease.sandbox.entrance, _READY_S)
         if not url.startswith("https://"):
-            raise WorkerFailed(f"{self._provider.name} gave a way in that is not encrypted: {url}")
+            raise WorkerFailed(f"{self.name} gave a way in that is not encrypted: {url}")
         self._patiently(lease, stream, lambda: send_code(url, key, headers), _READY_S)
 
         def call() -> None:
@@ -206,7 +213,7 @@ class CloudRuntime:
             if ended or time.monotonic() > deadline:
                 said = ended or f"It did not answer for {limit_s:g} s."
                 raise WorkerFailed(
-                    f"The sandbox {lease.sandbox.ident} on {self._provider.name} did not come up. "
+                    f"The sandbox {lease.sandbox.ident} on {self.name} did not come up. "
                     f"{said} {trouble}"
                 )
             time.sleep(pause_s)
@@ -220,11 +227,17 @@ class CloudRuntime:
             raise WorkerFailed("It is not wanted any more.")
 
 
+def variables(key: str, entries: Iterable[str]) -> dict[str, str]:
+    """The environment of a receiver: what the user sets (NAME=VALUE), and what it must know."""
+    found = dict(entry.partition("=")[::2] for entry in entries)
+    return found | {websocket.KEY_VARIABLE: key, LISTEN_VARIABLE: f"0.0.0.0:{PORT}"}
+
+
 class Rental:
     """A sandbox that has to be given back."""
 
-    def __init__(self, provider: Provider, sandbox: Sandbox) -> None:
-        self._provider = provider
+    def __init__(self, runtime: CloudRuntime, sandbox: Sandbox) -> None:
+        self._runtime = runtime
         self.sandbox = sandbox
         # Guards that it is given back once.
         self._lock = threading.Lock()
@@ -249,9 +262,8 @@ class Rental:
             self._tell("The request to delete it was not answered.")
 
     def explain(self) -> str:
-        """Say why the stream ended."""
         words = self.account() or "The connection to it was lost."
-        return f"The sandbox {self.sandbox.ident} on {self._provider.name}: {words}"
+        return f"The sandbox {self.sandbox.ident} on {self._runtime.name}: {words}"
 
     def account(self) -> str:
         """How it ended; empty while it runs, or where the provider does not say so in time."""
@@ -281,7 +293,7 @@ class Rental:
         _LOG.error(
             "hocket: the sandbox %s on %s could not be deleted, and may go on costing: %s\n%s",
             self.sandbox.ident,
-            self._provider.name,
+            self._runtime.name,
             trouble,
-            self._provider.how_to_delete.format(ident=self.sandbox.ident),
+            self._runtime.how_to_delete.format(ident=self.sandbox.ident),
         )

@@ -15,7 +15,6 @@ from hocket.system.owner import is_gone, owner
 
 _ASK_S = 60.0
 """Seconds for an answer to a question; a daemon under load takes several."""
-_BUILD_S = 3600.0
 _TAIL = 3000
 """Characters of its words that an error quotes."""
 _TRIES = 2
@@ -83,12 +82,8 @@ class Command:
             raise
         return True
 
-    def build(self, tag: str, dockerfile: str, folder: str) -> None:
-        self.ask("build", "--tag", tag, "--file", dockerfile, folder, timeout_s=_BUILD_S)
-
     def remove(self, *names: str) -> None:
-        """End containers by force; those that are gone already are no matter. The log tells which
-        may be left."""
+        """End containers by force, if they are there. The log tells which may be left."""
         words = ("rm", "--force", *(("--time", "0") if self.is_podman else ()))
         left = list(names)
         for _ in range(_TRIES):

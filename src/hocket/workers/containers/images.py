@@ -12,6 +12,7 @@ from hocket.system.waits import awaiting
 from hocket.workers.containers.command import Command
 
 _REPOSITORY = "hocket-built"
+_BUILD_S = 3600.0
 
 
 def dockerfile(name: str) -> str:
@@ -43,7 +44,8 @@ def build_once(command: Command, path_of: str) -> str:
     ):
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not command.has_image(tag):
-            command.build(tag, str(path), str(path.parent))
+            words = ("build", "--tag", tag, "--file", str(path), str(path.parent))
+            command.ask(*words, timeout_s=_BUILD_S)
     return tag
 
 

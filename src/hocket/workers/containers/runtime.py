@@ -54,8 +54,7 @@ _MEANINGS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerConfig:
-    """What a container is given. It has no network, and sees no files but those of the image and
-    of mounts."""
+    """What a container is given. It has no network, and sees only files of the image and mounts."""
 
     dockerfile: str = ""
     """Build the image from this Dockerfile (or the folder that holds it), instead of naming one. It
@@ -90,7 +89,9 @@ class ContainerRuntime:
                 f"Name an image, as in --runtime {self.commands[0]}:IMAGE, or give "
                 f"--runtime.dockerfile PATH, and not both."
             )
-        self._setup = Setup(self.commands, argument, self._config)
+        # Guards that one thread asks for command and image, and the others wait for the answer.
+        self._asking = threading.Lock()
+        self._ready: tuple[Command, str] | None = None
         self._containers: list[Container] = []
         self._next = 0
 
@@ -110,7 +111,7 @@ class ContainerRuntime:
 
     @property
     def is_preparing(self) -> bool:
-        return self._setup.is_asking
+        return self._asking.locked()
 
     def start(self, spec: WorkerSpec) -> Link:
         """Ask for a container with a worker; a thread starts it and waits for it to call."""
@@ -118,7 +119,7 @@ class ContainerRuntime:
             raise UsageError("--env-python is of this machine; in a container: --runtime.python.")
         self._containers = [one for one in self._containers if not one.reap()]
         index, self._next = self._next, self._next + 1
-        container = Container(self._setup, spec)
+        container = Container(self, spec)
         self._containers.append(container)
         guard = Guard(spec, left=container.left)
         return start_worker(container, spec, 0, index, container.end, guard)
@@ -132,42 +133,14 @@ class ContainerRuntime:
             container.close(deadline)
         self._containers.clear()
 
-
-class DockerRuntime(ContainerRuntime):
-    """By Docker, or by Podman where Docker is not there."""
-
-    commands = ("docker", "podman")
-
-
-class PodmanRuntime(ContainerRuntime):
-    """By Podman."""
-
-    commands = ("podman",)
-
-
-class Setup:
-    """What is found out once for all containers: the command, the image, strays of other runs."""
-
-    def __init__(self, commands: tuple[str, ...], image: str, config: ContainerConfig) -> None:
-        self._commands = commands
-        self._image = image
-        self.config = config
-        # Guards that one thread asks, and the others wait for the answer.
-        self._lock = threading.Lock()
-        self._ready: tuple[Command, str] | None = None
-
-    @property
-    def is_asking(self) -> bool:
-        return self._lock.locked()
-
     def ready(self) -> tuple[Command, str]:
         """The command, and the name of the image. Raises WorkerFailed where there is none."""
-        with self._lock:
+        with self._asking:
             if self._ready is None:
-                command, image = Command.find(self._commands), self._image
+                command, image = Command.find(self.commands), self._image
                 command.sweep()
-                if self.config.dockerfile:
-                    image = build_once(command, self.config.dockerfile)
+                if self._config.dockerfile:
+                    image = build_once(command, self._config.dockerfile)
                 elif not command.has_image(image):
                     tool = os.path.basename(command.path)
                     raise WorkerFailed(
@@ -180,7 +153,7 @@ class Setup:
     def arguments(self, name: str, link: str, spec: WorkerSpec) -> list[str]:
         """The command line of a container whose link is in the folder `link`."""
         command, image = self.ready()
-        config, package = self.config, os.path.dirname(os.path.abspath(hocket.__file__))
+        config, package = self._config, os.path.dirname(os.path.abspath(hocket.__file__))
         mounts = [
             f"{package}:{_CODE}/hocket:ro",
             f"{os.path.dirname(os.path.abspath(msgpack.__file__))}:{_CODE}/msgpack:ro",
@@ -211,6 +184,16 @@ class Setup:
         return [*words, program, f"{_LINK}/socket", json.dumps(setup)]
 
 
+class DockerRuntime(ContainerRuntime):
+    """By Docker, or by Podman where Docker is not there."""
+
+    commands = ("docker", "podman")
+
+
+class PodmanRuntime(ContainerRuntime):
+    commands = ("podman",)
+
+
 def _absolute(mount: str) -> str:
     """A mount whose folder of this machine is named from the root on."""
     source, colon, rest = mount.partition(":")
@@ -231,8 +214,8 @@ def _gpu_words(gpus: str, *, is_podman: bool) -> list[str]:
 class Container:
     """A container with the zygote of one worker."""
 
-    def __init__(self, setup: Setup, spec: WorkerSpec) -> None:
-        self._setup = setup
+    def __init__(self, runtime: ContainerRuntime, spec: WorkerSpec) -> None:
+        self._runtime = runtime
         self._spec = spec
         self._name = container_name()
         self._scratch = ScratchFolder("link")
@@ -252,7 +235,6 @@ class Container:
         self._lock = threading.Lock()
         self._requests: socket.socket | None = None
         self._is_ended = False
-        self._is_closed = False
 
     def fork(self, ident: int, index: int, fds: tuple[int, int, int]) -> None:
         """Bring the container up, in a thread, and fork its worker."""
@@ -290,16 +272,13 @@ class Container:
 
     def close(self, deadline: float) -> None:
         """Wait until the container is gone, from `deadline` on by force."""
-        if self._is_closed:
-            return
-        self._is_closed = True
         if self._thread is not None:
             self._thread.join(max(0.0, deadline - time.monotonic()) + 1.0)
             if self._thread.is_alive():
                 return  # It builds an image, or waits for a daemon: nothing runs yet.
         if self._child is not None:
             if self._child.code(max(0.0, deadline - time.monotonic())) is None:
-                self._setup.ready()[0].remove(self._name)
+                self._runtime.ready()[0].remove(self._name)
             self._child.end(0.0)
         self._scratch.close()
 
@@ -325,7 +304,7 @@ class Container:
             listener.bind(path)
             os.chmod(path, 0o666)
             listener.listen(1)
-            arguments = self._setup.arguments(self._name, link, self._spec)
+            arguments = self._runtime.arguments(self._name, link, self._spec)
             if self._is_ended:
                 raise WorkerFailed("It is not wanted any more.")
             # Podman notes a lack of memory in a file of the folder that it was started in.

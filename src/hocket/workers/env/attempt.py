@@ -41,8 +41,9 @@ class Attempt:
         self.ends = 0
         self.success: bool | None = None
         """Success at the last step; None where the env did not say."""
+        self.is_judged = False
+        """The env has said at some step if it succeeded."""
         self._limit = max_steps or task.max_steps
-        self._judged = False
         self._won = False
 
     def judge(self, info: Mapping[str, Any], *, terminated: bool, truncated: bool) -> int:
@@ -57,7 +58,7 @@ class Attempt:
                 break
         rule = self.task.success_rule
         if self.success is not None:
-            self._judged = True
+            self.is_judged = True
             self._won = self.success or (self._won and rule != "final")
             if self.success and rule == "first":
                 terminated = True
@@ -70,52 +71,45 @@ class Attempt:
         self.ends = (
             END_TERMINATED * terminated
             | END_TRUNCATED * truncated
-            | END_JUDGED * self._judged
+            | END_JUDGED * self.is_judged
             | END_SUCCESS * self._won
         )
         return self.ends
 
-    @property
-    def is_judged(self) -> bool:
-        """True if the env has said at any step if it succeeded."""
-        return self._judged
 
-    @property
-    def outcome(self) -> Outcome:
-        if not self._judged:
-            return Outcome.FINISHED
-        return Outcome.SUCCESS if self._won else Outcome.FAILURE
+def build_sinks(refs: Sequence[Ref]) -> list[Sink]:
+    return [plugins.build("recorders", ref.name, ref.config) for ref in refs]
 
 
-class Recording:
-    """Builds the sinks once, opens a track of each for an attempt, feeds and seals them."""
+class Tracks:
+    """The recording of one attempt: a track of each sink, opened, fed and sealed together. It is
+    made before the reset, and then says what the sinks ask for."""
 
-    def __init__(self, sinks: Sequence[Ref], folder: str | None) -> None:
-        self._default_folder = self._folder = os.path.abspath(folder or ".")
-        self._sinks: list[Sink] = [
-            plugins.build("recorders", ref.name, ref.config) for ref in sinks
-        ]
-        self._tracks: list[Track] = []
-        self._abilities: tuple[str, ...] = ()
-        self._keeps_errors = False
-        self.needs = SinkNeeds()
-        """What all sinks together ask for in the attempt that was prepared last."""
-
-    def prepare(
-        self, task: TaskInfo, record: Mapping[str, Any], abilities: Collection[str]
+    def __init__(
+        self,
+        sinks: Sequence[Sink],
+        task: TaskInfo,
+        record: Mapping[str, Any],
+        abilities: Collection[str],
+        folder: str | None,
     ) -> None:
-        """Find out what the sinks ask for in the next attempt. Call it before the reset."""
+        """`folder` is the run's, where `record` names no other: a fleet may be kept for several
+        runs."""
+        self._sinks = sinks
+        self._record = record
         self._abilities = tuple(abilities)
+        self._folder = os.path.abspath(record.get("folder") or folder or ".")
+        self._tracks: list[Track] = []
         wanted = [
             sink.needs_of(task, record, abilities) if isinstance(sink, Selective) else sink.needs
-            for sink in self._sinks
+            for sink in sinks
         ]
         self.needs = SinkNeeds(
             observations=any(needs.observations for needs in wanted),
             states=any(needs.states for needs in wanted),
             cameras=tuple(dict.fromkeys(key for needs in wanted for key in needs.cameras)),
             all_cameras=any(needs.all_cameras for needs in wanted),
-            stride=math.gcd(*(needs.stride for needs in wanted if looks(needs))) or 1,
+            stride=math.gcd(*(needs.stride for needs in wanted if _looks(needs))) or 1,
         )
 
     @property
@@ -123,23 +117,19 @@ class Recording:
         return bool(self._tracks)
 
     @property
-    def observes_each_step(self) -> bool:
+    def looks(self) -> bool:
         """True if a sink asks for observations: of every step, or of one in `needs.stride`."""
-        return looks(self.needs)
+        return _looks(self.needs)
 
-    def open(self, attempt: Attempt, prompt: str, record: Mapping[str, Any]) -> None:
-        self.discard()
+    def open(self, attempt: Attempt, prompt: str) -> None:
         trial = attempt.trial
-        # A fleet may be kept for several runs: each attempt says whose it is.
-        self._folder = os.path.abspath(record.get("folder") or self._default_folder)
-        self._keeps_errors = bool(record.get(EVIDENCE))
         start = AttemptStart(
             trial=trial,
             attempt=attempt.number,
             task=attempt.task,
             prompt=prompt,
             folder=os.path.join(self._folder, "episodes", trial.slug, str(attempt.number)),
-            record=record,
+            record=self._record,
             abilities=self._abilities,
         )
         for sink in self._sinks:
@@ -172,22 +162,21 @@ class Recording:
             track.step(record)
 
     def seal(self, outcome: Outcome) -> list[str]:
-        """Make everything durable; gives the files, relative to the run folder."""
+        """Make everything durable; return the files, relative to the run folder."""
         files: list[str] = []
         while self._tracks:
             files += self._tracks.pop(0).seal(outcome)
         return [os.path.relpath(file, self._folder) for file in files]
 
     def discard(self) -> None:
-        self._keeps_errors = False
         while self._tracks:
             self._tracks.pop().discard()
 
     def abandon(self) -> list[str]:
         """Keep what was recorded of an attempt that is lost to an error, where that was asked for;
-        gives the files, relative to the run folder. A track that cannot be sealed leaves none."""
+        return the files, relative to the run folder. A track that cannot be sealed leaves none."""
         files: list[str] = []
-        while self._tracks and self._keeps_errors:
+        while self._tracks and self._record.get(EVIDENCE):
             track = self._tracks.pop(0)
             try:
                 files += track.seal(Outcome.ERROR)
@@ -197,9 +186,16 @@ class Recording:
         return [os.path.relpath(file, self._folder) for file in files]
 
 
-def looks(needs: SinkNeeds) -> bool:
+def _looks(needs: SinkNeeds) -> bool:
     """True if observations or pictures are asked for."""
     return needs.observations or needs.all_cameras or bool(needs.cameras)
+
+
+def outcome_of(ends: int) -> Outcome:
+    """The outcome of an episode that ended with these flags `END_*`."""
+    if not ends & END_JUDGED:
+        return Outcome.FINISHED
+    return Outcome.SUCCESS if ends & END_SUCCESS else Outcome.FAILURE
 
 
 def seed_globals(trial: Trial) -> None:

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from hocket.core.arrays import first_difference
+from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.data import Array, Observation
 from hocket.core.wire import END_OBSERVED, Course
 from hocket.errors import ObservationError, SecondResetError
 from hocket.workers.env import remarks
-from hocket.workers.env.attempt import Attempt, Recording
+from hocket.workers.env.attempt import Attempt, Tracks
 from hocket.workers.env.live_env import LiveEnv, Turn
 from hocket.workers.env.perturbation import Perturbation
 from hocket.workers.env.spaces import choose, flatten
@@ -102,29 +103,10 @@ class ObservationBuffer:
         self.last = step
 
     def lacks(self, step: int) -> int:
-        """How many observations of steps up to this one are missing of the history; above 0
-        where the step itself was not observed. Before the first step the history is padded."""
-        wanted = min(self._history, step + 1)
-        return max(0, wanted - self._streak) if step == self.last else wanted
-
-    def whole_in(self, step: int) -> int:
-        """How many more steps have to be observed before there is a whole history, which also needs
-        those that come in between; 0 where there is one at this step."""
+        """How many more steps have to be observed before the history at this one is whole."""
         streak = self._streak if step == self.last else 0
-        return self._history - streak if self.lacks(step) else 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyView:
-    """What the policy is to see of an attempt, and what is told beside it."""
-
-    cameras: tuple[str, ...] | None
-    """Those that it reads; None for all."""
-    history: int
-    """Steps that it sees at once."""
-    perturbation: Perturbation | None = None
-    tells: bool = False
-    """Pass on the numbers in `info`."""
+        # Seen at every step since the reset it is whole, however short: it is padded.
+        return self._history - streak if streak < min(self._history, step + 1) else 0
 
 
 class ChunkRunner:
@@ -139,26 +121,27 @@ class ChunkRunner:
         self,
         env: LiveEnv,
         buffer: ObservationBuffer,
-        recording: Recording,
+        tracks: Tracks,
         attempt: Attempt,
-        view: PolicyView,
+        spec: WorkerSpec,
+        perturbation: Perturbation | None,
     ) -> None:
         self.attempt = attempt
-        self._tells = view.tells
-        self._perturbation = view.perturbation
+        self._tells = spec.tells
+        self._perturbation = perturbation
         self._env = env
         self._buffer = buffer
-        self._recording = recording
-        self._history = view.history
-        self._sinks_look = recording.observes_each_step
-        needs = recording.needs
+        self._tracks = tracks
+        self._history = spec.history
+        self._sinks_look = tracks.looks
+        needs = tracks.needs
         self._stride = needs.stride
-        cameras = self._policy_cameras = view.cameras
+        cameras = self._policy_cameras = spec.cameras
         self._sink_cameras = None if needs.all_cameras else needs.cameras
         self._all_cameras: tuple[str, ...] | None = None
         if cameras is not None and not needs.all_cameras:
             self._all_cameras = tuple(dict.fromkeys((*cameras, *needs.cameras)))
-        self._looks_always = attempt.final_observation and view.history > 1
+        self._looks_always = attempt.final_observation and spec.history > 1
         self.differs: str | None = None
         """What differed between two resets, empty where nothing did; None where one was made."""
         self._decided = 0
@@ -173,7 +156,7 @@ class ChunkRunner:
         """What the last step gave."""
 
     def reset(self, *, twice: bool = False) -> tuple[Observation, str]:
-        """Begin the episode; gives its first observation and its prompt, as they are to be seen.
+        """Begin the episode; return its first observation and its prompt, as they are to be seen.
         With `twice` the env is reset for the same trial before, and `differs` says what came."""
         first = self._rehearse() if twice else None
         try:
@@ -214,9 +197,9 @@ class ChunkRunner:
         unasked = set(self._env.cameras) - set(self._policy_cameras or ())
         return {key: array for key, array in arrays.items() if key not in unasked}
 
-    def open(self, arrays: Observation, prompt: str, record: Mapping[str, Any]) -> None:
+    def open(self, arrays: Observation, prompt: str) -> None:
         """Begin to record, with the reset as step 0."""
-        self._recording.open(self.attempt, prompt, record)
+        self._tracks.open(self.attempt, prompt)
         self._record(None, 0.0, chunk=-1, observation=arrays)
 
     def run(
@@ -269,12 +252,11 @@ class ChunkRunner:
                     break
                 # The policy is owed a whole history: with one, a few more steps complete it.
                 self._see(result, turn)
-                total = observe_at = min(total, done + self._buffer.whole_in(self.attempt.steps))
+                total = observe_at = min(total, done + self._buffer.lacks(self.attempt.steps))
         result.busy_s = time.perf_counter() - began
         return result
 
     def _judge(self, turn: Turn, result: ChunkResult) -> None:
-        """Note what a step gave, and whether the episode ends with it."""
         result.rewards.append(turn.reward)
         if self._tells:
             result.infos.append(numbers_in(turn.info))
@@ -345,16 +327,16 @@ class ChunkRunner:
     def _record(
         self, action: Array | None, reward: float, *, chunk: int, observation: Observation | None
     ) -> None:
-        if not self._recording.is_on:
+        if not self._tracks.is_on:
             return
-        self._recording.step(
+        self._tracks.step(
             self.attempt,
             action,
             reward,
             chunk=chunk,
             age=0 if action is None else self.attempt.steps - 1 - self._decided,
             observation=observation,
-            state=self._env.state() if self._recording.needs.states else None,
+            state=self._env.state() if self._tracks.needs.states else None,
         )
 
 

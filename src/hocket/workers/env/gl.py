@@ -95,16 +95,10 @@ def probe(backend: str) -> GlProbe:
     except subprocess.TimeoutExpired:
         reason = f"{backend}: no answer within {_PROBE_TIMEOUT_S:.0f} s"
         return GlProbe(backend=backend, devices=(), reason=reason)
-    found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     devices = tuple(
-        Device(
-            backend=backend,
-            index=item["device"],
-            renderer=item["renderer"],
-            vendor=item["vendor"],
-            version=item["version"],
-        )
-        for item in found
+        Device(backend=backend, **json.loads(line))
+        for line in done.stdout.splitlines()
+        if line.startswith("{")
     )
     reason = "" if devices else done.stderr.strip() or f"{backend}: exit code {done.returncode}"
     return GlProbe(backend=backend, devices=devices, reason=reason)

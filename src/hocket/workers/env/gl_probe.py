@@ -39,12 +39,11 @@ def _found(device: int, get_string: Callable[[int], bytes | None]) -> None:
         name: (get_string(number) or b"unknown").decode(errors="replace")
         for name, number in names.items()
     }
-    sys.stdout.write(json.dumps({"device": device, **texts}) + "\n")
+    sys.stdout.write(json.dumps({"index": device, **texts}) + "\n")
     sys.stdout.flush()
 
 
 def probe_egl() -> None:
-    """Try every EGL device in turn."""
     egl = _library("EGL", "libEGL.so.1")
     pointer = ctypes.c_void_p
     egl.eglGetProcAddress.restype = pointer

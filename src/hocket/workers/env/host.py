@@ -6,12 +6,14 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
 
+from hocket.core.contracts.recorder import Sink
 from hocket.core.contracts.runtime import WorkerSpec
-from hocket.core.data import Array, Outcome, Trial
+from hocket.core.data import Outcome, Trial
 from hocket.core.wire import (
     END_OBSERVED,
     TWICE,
@@ -32,12 +34,11 @@ from hocket.core.wire import (
 )
 from hocket.errors import EnvError, UsageError, WireError
 from hocket.workers.env import remarks
-from hocket.workers.env.attempt import Attempt, Recording
+from hocket.workers.env.attempt import Attempt, Tracks, build_sinks, outcome_of
 from hocket.workers.env.chunk_runner import (
     ChunkResult,
     ChunkRunner,
     ObservationBuffer,
-    PolicyView,
     packed_numbers,
 )
 from hocket.workers.env.live_env import LiveEnv
@@ -77,7 +78,7 @@ class Host:
         self._port = port
         self._env = LiveEnv(spec.suites, index)
         self._buffer = ObservationBuffer(spec.reads, spec.history, spec.slots)
-        self._recording: Recording | None = None
+        self._tracks: Tracks | None = None
         self._runner: ChunkRunner | None = None
         self._told: set[tuple[str, str]] = set()
         """Suite and task of the envs whose spec was sent."""
@@ -102,64 +103,45 @@ class Host:
         self._env.close()
 
     def abandon(self) -> list[str]:
-        """Give up the running attempt; what was recorded of it is kept where that was asked for.
-        Gives the files, relative to the run folder."""
+        """Give up the running attempt; return the files that it leaves, named in the run folder."""
         self._runner = None
-        return [] if self._recording is None else self._recording.abandon()
+        return [] if self._tracks is None else self._tracks.abandon()
 
     def _begin(self, message: Begin) -> None:
-        number = message.attempts[0]
         try:
             answer = self._reset(message)
         except (Exception, SystemExit) as exc:  # noqa: BLE001 - told to the parent, whatever it is
-            self._fail(number, exc)
+            self._fail(message.attempts[0], exc)
         else:
             self._port.post(answer)
 
     def _reset(self, message: Begin) -> Ready:
-        trial = Trial(*message.trials[0])
-        suite, task = trial.suite, trial.task
+        trial, number, record = Trial(*message.trials[0]), message.attempts[0], message.record[0]
+        limit, env, name = message.max_steps[0], self._env, (trial.suite, trial.task)
         self._drop()
-        recording = self._open_recording()
         began = time.perf_counter()
-        self._env.build(suite, task)
+        env.build(*name)
         built = time.perf_counter()
-        self._env.use_quality("full")
-        recording.prepare(self._env.task, message.record[0], self._env.abilities)
-        runner = ChunkRunner(
-            self._env,
-            self._buffer,
-            recording,
-            Attempt(
-                trial,
-                message.attempts[0],
-                self._env.task,
-                max_steps=message.max_steps[0],
-                final=message.final_observation,
-            ),
-            PolicyView(
-                cameras=self._spec.cameras,
-                history=self._spec.history,
-                perturbation=self._perturbation(trial),
-                tells=self._spec.tells,
-            ),
-        )
-        arrays, prompt = runner.reset(twice=bool(message.record[0].get(TWICE)))
+        env.use_quality("full")
+        tracks = self._begin_tracks(record)
+        final = message.final_observation
+        attempt = Attempt(trial, number, env.task, max_steps=limit, final=final)
+        perturbation = self._perturbation(trial)
+        runner = ChunkRunner(env, self._buffer, tracks, attempt, self._spec, perturbation)
+        arrays, prompt = runner.reset(twice=bool(record.get(TWICE)))
         seen = runner.for_policy(arrays)
         is_new = self._buffer.restart(seen, self._port.allocate)
-        runner.open(arrays, prompt, message.record[0])
+        runner.open(arrays, prompt)
         self._runner = runner
         spec = None
-        if (suite, task) not in self._told:
-            self._told.add((suite, task))
-            found = remarks.of_reset(
-                self._env.task, limit=message.max_steps[0], prompt=prompt, reads=self._spec.reads
-            )
-            spec = self._env.spec(seen, found).to_plain()
+        if name not in self._told:
+            self._told.add(name)
+            said = remarks.of_reset(env.task, limit=limit, prompt=prompt, reads=self._spec.reads)
+            spec = env.spec(seen, said).to_plain()
         layout = self._buffer.layout
         return Ready(
             lanes=[0],
-            attempts=[message.attempts[0]],
+            attempts=[number],
             prompts=[prompt],
             spec=spec,
             layout=layout.entries if is_new and layout is not None else None,
@@ -213,58 +195,70 @@ class Host:
         self._port.post(answer)
         if result.ends:
             for text in runner.remarks():
-                self._remark(text)
-            self._seal(runner)
+                if text not in self._remarked:  # The user is told once.
+                    self._remarked.add(text)
+                    self._port.post(Remark(text))
+            self._seal(number, outcome_of(result.ends))
 
-    def _remark(self, text: str) -> None:
-        """Tell the user something, once."""
-        if text not in self._remarked:
-            self._remarked.add(text)
-            self._port.post(Remark(text))
-
-    def _seal(self, runner: ChunkRunner) -> None:
+    def _seal(self, number: int, outcome: Outcome) -> None:
         """Seal recordings, after the answer: the lane is free already, and waits for no disk."""
-        attempt = runner.attempt
         self._runner = None
-        assert self._recording is not None
+        assert self._tracks is not None
         try:
-            files = self._recording.seal(attempt.outcome)
+            files = self._tracks.seal(outcome)
         except (Exception, SystemExit) as exc:  # noqa: BLE001 - told to the parent, whatever it is
-            self._recording.discard()
-            self._port.post(Failed.of(0, attempt.number, exc))
+            self._tracks.discard()
+            self._port.post(Failed.of(0, number, exc))
         else:
-            self._port.post(Sealed(0, attempt.number, files))
+            self._port.post(Sealed(0, number, files))
 
     def _render(self, message: Render) -> None:
-        trial = Trial(*message.trial)
         try:
             self._drop()
-            recording = self._open_recording()
-            self._env.build(trial.suite, trial.task)
-            attempt = Attempt(trial, message.attempt, self._env.task, max_steps=0, final=False)
-            states = np.frombuffer(message.states, "<f8").reshape(message.length, -1)
-            replay_states(
-                self._env,
-                recording,
-                attempt,
-                states,
-                message.record,
-                self._control,
-                self._perturbation(trial),
-            )
-            files = recording.seal(Outcome(message.outcome))
+            files = self._replay(message).seal(Outcome(message.outcome))
         except (Exception, SystemExit) as exc:  # noqa: BLE001 - told to the parent, whatever it is
             self._fail(message.attempt, exc)
         else:
             self._port.post(Sealed(0, message.attempt, files))
 
+    def _replay(self, message: Render) -> Tracks:
+        """Record what is observed at those states of an ended attempt that the sinks ask for."""
+        env, trial, record = self._env, Trial(*message.trial), message.record
+        perturbation = self._perturbation(trial)
+        states = np.frombuffer(message.states, "<f8").reshape(message.length, -1)
+        env.build(trial.suite, trial.task)
+        if "deferred" not in env.abilities:
+            raise EnvError(f"The env of {env.task.name!r} cannot be observed without a step.")
+        env.use_quality(str(record.get("quality", "full")))
+        tracks = self._begin_tracks(record)
+        # The reset lays out the scene; its own picture is of no use.
+        env.use_cameras(())
+        env.reset(trial, perturbation)
+        env.use_cameras(None if tracks.needs.all_cameras else tracks.needs.cameras)
+        attempt = Attempt(trial, message.attempt, env.task, max_steps=0, final=False)
+        tracks.open(attempt, env.task.prompt)
+        for step in sorted({*range(0, len(states), tracks.needs.stride), len(states) - 1}):
+            env.restore(states[step])
+            arrays, _ = flatten(env.observe())
+            if perturbation is not None:
+                arrays = perturbation.observation(arrays, step)
+            attempt.steps = step
+            tracks.step(attempt, None, 0.0, chunk=-1, age=0, observation=arrays, state=None)
+            self._control.count_step(0)
+        return tracks
+
     def _perturbation(self, trial: Trial) -> Perturbation | None:
         return Perturbation(self._spec.perturb, trial) if self._spec.perturb else None
 
-    def _open_recording(self) -> Recording:
-        if self._recording is None:
-            self._recording = Recording(self._spec.sinks, self._spec.folder)
-        return self._recording
+    @cached_property
+    def _sinks(self) -> list[Sink]:
+        return build_sinks(self._spec.sinks)
+
+    def _begin_tracks(self, record: Mapping[str, Any]) -> Tracks:
+        """Return the tracks of the next attempt, which runs in the env that was built."""
+        env, folder = self._env, self._spec.folder
+        self._tracks = Tracks(self._sinks, env.task, record, env.abilities, folder)
+        return self._tracks
 
     def _discard(self, message: Discard) -> None:
         if self._runner is not None and self._runner.attempt.number in message.attempts:
@@ -274,8 +268,8 @@ class Host:
 
     def _drop(self) -> None:
         self._runner = None
-        if self._recording is not None:
-            self._recording.discard()
+        if self._tracks is not None:
+            self._tracks.discard()
 
     def _fail(self, number: int, exc: BaseException) -> None:
         """Report an attempt as lost. Its env is closed: it may be in any state by now."""
@@ -289,34 +283,3 @@ class Host:
 
     def _arrays(self) -> bytes | None:
         return None if self._port.is_shared else bytes(self._buffer.memory)
-
-
-def replay_states(
-    env: LiveEnv,
-    recording: Recording,
-    attempt: Attempt,
-    states: Array,
-    record: Mapping[str, Any],
-    control: Control,
-    perturbation: Perturbation | None = None,
-) -> None:
-    """Restore states `[n, S]` of an ended attempt in turn, and record what is observed at each that
-    the sinks ask for."""
-    if "deferred" not in env.abilities:
-        raise EnvError(f"The env of {env.task.name!r} cannot be observed without a step.")
-    env.use_quality(str(record.get("quality", "full")))
-    recording.prepare(env.task, record, env.abilities)
-    needs = recording.needs
-    # The reset lays out the scene; its own picture is of no use.
-    env.use_cameras(())
-    env.reset(attempt.trial, perturbation)
-    env.use_cameras(None if needs.all_cameras else needs.cameras)
-    recording.open(attempt, env.task.prompt, record)
-    for step in sorted({*range(0, len(states), needs.stride), len(states) - 1}):
-        env.restore(states[step])
-        arrays, _ = flatten(env.observe())
-        if perturbation is not None:
-            arrays = perturbation.observation(arrays, step)
-        attempt.steps = step
-        recording.step(attempt, None, 0.0, chunk=-1, age=0, observation=arrays, state=None)
-        control.count_step(0)

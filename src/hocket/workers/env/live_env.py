@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -23,6 +23,9 @@ from hocket.workers.env.simulator_model import MODEL_DIGEST, find_model, model_d
 from hocket.workers.env.spaces import Drive, array_specs, check_observation_space, is_image
 from hocket.workers.suites import Suites, find_task, with_details
 
+if TYPE_CHECKING:
+    import gymnasium
+
 
 class Turn(NamedTuple):
     """What one step of an env gave; `observation` is raw, None where the env defers it."""
@@ -37,7 +40,8 @@ class Turn(NamedTuple):
 class _AbleEnv(DeferredObservation, Snapshot, SelectsCameras, RendersForPeople, Holds, Protocol):
     """gymnasium's Env with every ability; `abilities` says which of them one has."""
 
-    action_space: Any
+    @property
+    def action_space(self) -> gymnasium.Space[Any]: ...
 
     def reset(self, *, seed: int) -> Any: ...
 
@@ -173,8 +177,8 @@ class LiveEnv:
 
     def spec(self, arrays: Observation, remarks: Sequence[str] = ()) -> EnvSpec:
         """What the env is, with what the user is to be told of it."""
-        if self.drive is None or self._name is None:
-            raise EnvError("The env is closed.")
+        assert self.drive is not None
+        assert self._name is not None
         images = tuple(key for key in sorted(arrays) if is_image(arrays[key]))
         if "cameras" in self.abilities:
             images = self.cameras

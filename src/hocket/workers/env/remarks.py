@@ -11,7 +11,7 @@ from hocket.workers.env.attempt import SUCCESS_KEYS, Attempt
 from hocket.workers.env.spaces import PROMPT, is_image
 
 _WASTE = 2
-"""Frames for each decision from which on they are worth a word. Chosen by hand."""
+"""Frames for each decision from which on they are worth a word."""
 
 
 def of_reset(
@@ -49,7 +49,7 @@ def of_end(attempt: Attempt, info: Mapping[str, Any]) -> list[str]:
 
 
 def of_frames(task: TaskInfo, arrays: Observation, *, frames: int, decisions: int) -> list[str]:
-    """Whether an env that cannot defer its observation rendered far more than was looked at."""
+    """What an env that cannot defer its observation rendered, if far more than was looked at."""
     images = [key for key, array in arrays.items() if is_image(array)]
     if not images or frames < _WASTE * decisions:
         return []

@@ -9,16 +9,8 @@ from typing import Any
 import numpy as np
 
 _INSIDE = (
-    "model",
-    "_model",
-    "sim",
-    "_sim",
-    "env",
-    "_env",
-    "unwrapped",
-    "physics",
-    "_physics",
-    "ptr",
+    *("model", "_model", "sim", "_sim", "env", "_env"),
+    *("unwrapped", "physics", "_physics", "ptr"),
 )
 """Attributes behind which envs keep their MuJoCo model."""
 _DEPTH = 5

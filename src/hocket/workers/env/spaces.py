@@ -28,13 +28,9 @@ def check_observation_space(space: Any, path: str = "") -> None:
             f"The observation space has a {kind} space at {path or 'its root'!r}, which has no "
             f"fixed shape. Wrap the env so that it gives arrays (text is read at key 'prompt')."
         )
-    inner = getattr(space, "spaces", None)
-    if isinstance(inner, Mapping):
-        for key, value in inner.items():
-            check_observation_space(value, f"{path}/{key}" if path else str(key))
-    elif isinstance(inner, (tuple, list)):
-        for index, value in enumerate(inner):
-            check_observation_space(value, f"{path}/{index}" if path else str(index))
+    inner = getattr(space, "spaces", ())
+    for key, value in inner.items() if isinstance(inner, Mapping) else enumerate(inner):
+        check_observation_space(value, f"{path}/{key}" if path else str(key))
 
 
 def flatten(observation: Any) -> tuple[Observation, str | None]:
@@ -52,8 +48,7 @@ def flatten(observation: Any) -> tuple[Observation, str | None]:
             else:
                 _gather(arrays, str(key) if "/" in str(key) else f"{ROOT}/{key}", value)
     elif isinstance(observation, (tuple, list)) and any(_is_nested(v) for v in observation):
-        for index, value in enumerate(observation):
-            _gather(arrays, f"{ROOT}/{index}", value)
+        _gather(arrays, ROOT, observation)
     else:
         array = _array(ROOT, observation)
         arrays[f"{ROOT}/image" if is_image(array) else f"{ROOT}/state"] = array
@@ -168,8 +163,7 @@ class Drive:
 
 
 def _only_space(space: Any) -> tuple[tuple[str, ...], Any]:
-    """The one space inside of Dict spaces with a single key each, and these keys, innermost
-    first."""
+    """The one space inside of Dicts with a single key each, and these keys, innermost first."""
     inner = getattr(space, "spaces", None)
     if isinstance(inner, Mapping) and len(inner) == 1:
         key, value = next(iter(inner.items()))

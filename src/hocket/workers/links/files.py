@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import io
 import os
 import stat
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from typing import IO, Protocol
+from itertools import chain
+from typing import Protocol
 
 from hocket.core import plugins
 from hocket.core.contracts.recorder import SPILL
@@ -52,7 +54,7 @@ class Outgoing:
 
     def add(self, sealed: Sealed) -> None:
         """Send the files that a message names, and then the message."""
-        self._waiting.append((sealed.lane, self._messages(sealed)))
+        self._waiting.append((sealed.lane, chain(self._pieces(*sealed), (sealed,))))
 
     def send_one(self) -> None:
         """Send the next piece, if there is one."""
@@ -70,18 +72,14 @@ class Outgoing:
 
     def leave(self, lane: int, attempt: int, files: Sequence[str]) -> None:
         """Send at once what an attempt left that is lost; who reads it is told of the loss next."""
+        for piece in self._pieces(lane, attempt, files):
+            self._post(piece)
+
+    def _pieces(self, lane: int, attempt: int, files: Sequence[str]) -> Iterator[Piece]:
         for name in files:
             path = os.path.join(self._folder, name)
-            for piece in pieces(lane, attempt, path):
-                self._post(piece)
+            yield from pieces(lane, attempt, path)
             os.unlink(path)
-
-    def _messages(self, sealed: Sealed) -> Iterator[Piece | Sealed]:
-        for name in sealed.files:
-            path = os.path.join(self._folder, name)
-            yield from pieces(sealed.lane, sealed.attempt, path)
-            os.unlink(path)
-        yield sealed
 
 
 def pieces(
@@ -187,8 +185,7 @@ class Incoming:
         hasher: Hasher = hashlib.sha256,
     ) -> None:
         """`root` is the run folder, `slug` the trial's name in it. One that `keeps` takes drafts
-        too, and what has come whole stays if the attempt is lost. `hasher` is that of the
-        pieces."""
+        too, and what has come whole stays if the attempt is lost."""
         self._keeps = keeps
         self._hasher = hasher
         # A run folder's path is absolute, and looking at it again costs as much as opening a file.
@@ -199,50 +196,29 @@ class Incoming:
         self._folder = f"{self._trial}/{attempt}"
         self._patterns = patterns
         self._left = quota
-        self._file: IO[bytes] | None = None
-        self._name = ""
+        self._file: io.FileIO | None = None
+        self._name = self._draft = ""
         self._at = 0
         self._names: list[str] = []
         """Files that are whole."""
 
     def take(self, piece: Piece, *, is_durable: bool = True) -> None:
-        """Take the next piece. A file that is `is_durable` is on the disk when its last piece is
-        taken."""
+        """Take the next piece. An `is_durable` file is on the disk when its last is taken."""
         if self._file is None:
-            self._begin(piece.name)
-            if piece.digest and not (piece.begin or is_durable or self._keeps):
-                self._take_whole(piece)
-                return
-            self._file = open(f"{self._folder}/{self._draft}", "wb", buffering=0)  # noqa: SIM115
-            self._digest, self._at = self._hasher(b""), 0
+            self._begin(piece, is_durable=is_durable)
         self._left -= len(piece.data)
         if piece.name != self._name or piece.begin != self._at or len(piece.data) > MAX_PIECE:
             raise WireError(f"The pieces of {self._name!r} do not follow each other.")
         if self._left < 0:
             raise WireError("The files of an attempt are larger than they may be.")
         assert self._file is not None
-        self._file.write(piece.data)
+        if self._file.write(piece.data) < len(piece.data):  # As where a disk is full.
+            self.discard()
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), f"{self._folder}/{self._name}")
         self._digest.update(piece.data)
         self._at += len(piece.data)
         if piece.digest:
             self._publish(piece.digest, is_durable=is_durable)
-
-    def _take_whole(self, piece: Piece) -> None:
-        """Take a file that comes in one piece. Until its episode counts nothing names it, and a
-        killed run's is deleted: it needs no other name while it is written."""
-        self._left -= len(piece.data)
-        if self._left < 0 or len(piece.data) > MAX_PIECE:
-            raise WireError("The files of an attempt are larger than they may be.")
-        if piece.digest != self._hasher(piece.data).digest():
-            raise WireError(f"The file {self._name!r} did not arrive as it was sent.")
-        self._names.append(self._name)
-        path = f"{self._folder}/{self._name}"
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
-        try:
-            if os.write(file, piece.data) < len(piece.data):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
-        finally:
-            os.close(file)
 
     def finish(self, files: Sequence[str]) -> list[str]:
         """The files that came, as they are named in the run folder here; WireError unless they are
@@ -268,19 +244,21 @@ class Incoming:
         with contextlib.suppress(OSError):  # Others may have files there.
             os.rmdir(self._folder)
 
-    @property
-    def _draft(self) -> str:
-        return f".{self._name}.tmp"
-
-    def _begin(self, name: str) -> None:
-        """Make ready for a file of this name."""
+    def _begin(self, piece: Piece, *, is_durable: bool) -> None:
+        """Open a file for its first piece."""
+        name = piece.name
         if type(name) is not str:
             raise WireError(f"{name!r:.80} is no name for a file.")
         if name in self._names or not _is_declared(name, self._patterns, keeps=self._keeps):
             raise WireError(f"No recorder has declared a file {name!r}.")
-        self._name = name
         if not self._names:
             self._make_folder()
+        # Until its episode counts nothing names a file, and a killed run's is deleted: one that
+        # comes in one piece needs no other name while it is written.
+        is_whole = piece.digest and not (piece.begin or is_durable or self._keeps)
+        self._name, self._draft = name, name if is_whole else f".{name}.tmp"
+        self._file = open(f"{self._folder}/{self._draft}", "wb", buffering=0)  # noqa: SIM115
+        self._digest, self._at = self._hasher(b""), 0
 
     def _make_folder(self) -> None:
         # Most are the first of their trial: no look at what is there costs less than making both.
@@ -295,10 +273,12 @@ class Incoming:
     def _publish(self, digest: bytes, *, is_durable: bool) -> None:
         assert self._file is not None
         if digest != self._digest.digest():
+            self.discard()
             raise WireError(f"The file {self._name!r} did not arrive as it was sent.")
         if is_durable:
             os.fsync(self._file.fileno())
         self._file.close()
         self._file = None
-        os.replace(*(os.path.join(self._folder, name) for name in (self._draft, self._name)))
+        if self._draft != self._name:
+            os.replace(f"{self._folder}/{self._draft}", f"{self._folder}/{self._name}")
         self._names.append(self._name)

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import abc
+import os
 import socket
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
 
+from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.data import Observation
 from hocket.core.wire import (
     MAX_FRAME,
@@ -19,7 +24,7 @@ from hocket.core.wire import (
 )
 from hocket.errors import WireError, WorkerFailed
 from hocket.workers.links.guard import Guard
-from hocket.workers.links.lane_arrays import LaneArrays
+from hocket.workers.shm import Layout, map_sealed
 
 _READ = 1 << 12
 """Bytes for one read: an answer without arrays is far shorter."""
@@ -37,6 +42,80 @@ def make_roomy(far: socket.socket) -> None:
     far.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _READ_LONG)
 
 
+class LaneArrays:
+    """Views of each lane's last observation: in memory that the worker shares, or in memory here,
+    which what comes over the stream is copied into."""
+
+    def __init__(self, lanes: int, slots: int) -> None:
+        """With more than one of `slots`, the observation for chunk k lies in slot k modulo it."""
+        self._lanes = lanes
+        self._slots = slots
+        self.fds: deque[int] = deque()
+        """Descriptors that came with messages, and that no Ready has asked for yet."""
+        self._blocks: dict[int, Any] = {}
+        """The worker's shared memory, by its number."""
+        self._inline: dict[int, memoryview] = {}
+        """By place (`lane * slots + slot`): what arrays that come over the stream are copied to."""
+        self._views: list[Observation] = [{} for _ in range(lanes * slots)]
+
+    @property
+    def are_inline(self) -> bool:
+        """True where some lane's arrays come over the stream."""
+        return bool(self._inline)
+
+    def views(self, lane: int, chunk: int) -> Observation:
+        return self._views[lane * self._slots + chunk % self._slots]
+
+    def adopt(self, ready: Ready) -> None:
+        """Learn where lanes' arrays lie, from their first Ready and from each that moves them.
+        Raises WireError where they do not lie in what the worker gave."""
+        if ready.layout is not None and ready.arrays is not None:
+            layout = Layout.from_plain(ready.layout, len(ready.arrays) // len(ready.lanes))
+            for place in self._places(ready.lanes):
+                memory = bytearray(layout.stride)
+                self._inline[place] = memoryview(memory)
+                self._views[place] = layout.views(memory, 0)
+        elif ready.layout is not None:
+            block = self._block(ready.block)
+            layout = Layout.from_plain(ready.layout, len(block) // len(self._views))
+            for place in self._places(ready.lanes):
+                self._inline.pop(place, None)
+                self._views[place] = layout.views(block, place)
+        if ready.arrays is not None:
+            self.fill(ready.lanes, ready.arrays, [0] * len(ready.lanes))
+
+    def _places(self, lanes: Sequence[int]) -> list[int]:
+        return [lane * self._slots + slot for lane in lanes for slot in range(self._slots)]
+
+    def fill(self, lanes: Sequence[int], arrays: bytes, chunks: Sequence[int]) -> None:
+        """Take observations that came over the stream, each for this chunk of its lane."""
+        begin, whole = 0, memoryview(arrays)
+        for lane, chunk in zip(lanes, chunks, strict=True):
+            held = self._inline.get(lane * self._slots + chunk % self._slots)
+            part = whole[begin : begin + len(held)] if held is not None else b""
+            if held is None or len(part) != len(held):
+                raise WireError("The arrays of a message are not those of its lanes.")
+            held[:] = part
+            begin += len(held)
+
+    def close(self) -> None:
+        while self.fds:
+            os.close(self.fds.popleft())
+
+    def _block(self, number: int) -> Any:
+        if number not in self._blocks:
+            if self._lanes == 1:
+                self._blocks.clear()  # No lane is left that reads the old one.
+            if not self.fds:
+                raise WireError("The memory of a worker's arrays did not come with its message.")
+            fd = self.fds.popleft()
+            try:
+                self._blocks[number] = map_sealed(fd)
+            finally:
+                os.close(fd)
+        return self._blocks[number]
+
+
 class StreamLink(abc.ABC):
     """Sends and receives messages without blocking, and keeps the lanes' arrays. A subclass says
     how the worker's life is followed, and raises WorkerFailed with its end.
@@ -46,15 +125,25 @@ class StreamLink(abc.ABC):
     """
 
     def __init__(
-        self, stream: socket.socket, lanes: int, guard: Guard | None, slots: int = 1
+        self,
+        stream: socket.socket,
+        spec: WorkerSpec,
+        end: Callable[[], None],
+        explain: Callable[[], str],
+        guard: Guard | None,
     ) -> None:
+        """`end` is called once, by `kill`, and ends the worker or what carries the stream;
+        `explain` says why the stream ended, where the worker could not."""
         stream.settimeout(0)
         self._stream = stream
-        self._lanes = lanes
+        self._lanes = spec.lanes
+        self._end = end
+        self._explain = explain
+        self._is_closed = False
         self._guard = guard
         self._frames = Frames(MAX_FRAME if guard is None else _GUARDED_FRAME)
         self._out = bytearray()
-        self._arrays = LaneArrays(lanes, slots)
+        self._arrays = LaneArrays(spec.lanes, spec.slots)
         self._expects_fd = False
         self._space = memoryview(b"")
         """Where observations and files are read into that come over the stream."""
@@ -113,7 +202,6 @@ class StreamLink(abc.ABC):
         return self._arrays.views(lane, chunk)
 
     def _take(self, messages: list[Message]) -> list[Message]:
-        """Take the arrays of messages."""
         for message in messages:
             kind = type(message)
             if kind is Executed or kind is Observed:
@@ -134,8 +222,7 @@ class StreamLink(abc.ABC):
         self._arrays.fill(message.lanes, message.arrays, chunks)
 
     def _read(self) -> bytes | memoryview | None:
-        """The bytes that have come, until the next call: None for none yet, empty at the end of the
-        stream."""
+        """The bytes that have come, until the next call; None for none yet, empty at the end."""
         is_long = self._arrays.are_inline or (self._guard is not None and self._guard.has_files)
         try:
             if not self._expects_fd and not is_long:
@@ -158,6 +245,12 @@ class StreamLink(abc.ABC):
     @abc.abstractmethod
     def _epitaph(self) -> str:
         """How the worker ended."""
+
+    def kill(self) -> None:
+        if not self._is_closed:
+            self._is_closed = True
+            self._end()
+            self._let_go()
 
     def _let_go(self) -> None:
         self._stream.close()

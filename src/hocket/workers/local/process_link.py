@@ -20,15 +20,14 @@ _TAIL = 4096
 _SPEAK_S = 0.3
 """Seconds for a hanging worker to write its stacks, which a signal handler does at once."""
 _LOG_LIMIT = 1 << 20
-"""Bytes of a worker's log, which is in memory, beyond which it is cut to its tail."""
+"""Bytes of a worker's log, which is in memory, at which `memory` cuts it to its tail."""
 
 
 class ProcessLink(StreamLink):
     """A Link over a socket, a control page and a log that the worker process shares.
 
-    `end` is called once, by `kill`, and ends the process if it lives. `speak` makes the process
-    write its stacks into its log. `explain` says why it ended where it left no exit status. With a
-    guard the process is in a container: its id means nothing here.
+    `speak` makes the process write its stacks into its log. With a guard the process is in a
+    container: its id means nothing here.
     """
 
     def __init__(
@@ -42,14 +41,11 @@ class ProcessLink(StreamLink):
         explain: Callable[[], str],
         guard: Guard | None = None,
     ) -> None:
-        super().__init__(stream, spec.lanes, guard, spec.slots)
+        super().__init__(stream, spec, end, explain, guard)
         self._control = control
         self._log = log
-        self._end = end
         self._speak = speak
-        self._explain = explain
         self._old_tail = b""
-        self._is_closed = False
         self._beats = 0
         self._beaten_at = time.monotonic()
 
@@ -60,7 +56,9 @@ class ProcessLink(StreamLink):
         self._control.set_word(lane, word)
 
     def memory(self) -> int | None:
-        self._trim_log()
+        if os.fstat(self._log).st_size > _LOG_LIMIT:
+            self._old_tail = read_tail(self._log, _TAIL)
+            os.ftruncate(self._log, 0)
         if self._guard is not None:
             return self._control.memory or None
         return machine.resident_bytes(self._control.pid)
@@ -70,15 +68,6 @@ class ProcessLink(StreamLink):
         if beats != self._beats:
             self._beats, self._beaten_at = beats, now
         return now - self._beaten_at
-
-    def kill(self) -> None:
-        if self._is_closed:
-            return
-        self._is_closed = True
-        self._end()
-        self._let_go()
-        self._control.close()
-        os.close(self._log)
 
     def last_words(self) -> str:
         """The end of the worker's log, once it has written the stacks of its threads there."""
@@ -90,8 +79,12 @@ class ProcessLink(StreamLink):
         time.sleep(0.01)
         return self._tail()
 
+    def _let_go(self) -> None:
+        super()._let_go()
+        self._control.close()
+        os.close(self._log)
+
     def _epitaph(self) -> str:
-        """How the worker ended, and the end of its log."""
         status = self._control.exit_status
         # A process id of a container says nothing here.
         who = "The worker" if self._guard is not None else f"The worker (pid {self._control.pid})"
@@ -109,12 +102,6 @@ class ProcessLink(StreamLink):
     def _tail(self) -> str:
         data = self._old_tail + read_tail(self._log, _TAIL)
         return data[-_TAIL:].decode("utf-8", "replace").strip()
-
-    def _trim_log(self) -> None:
-        """Keep a chatty env's log from filling memory; its end stays."""
-        if os.fstat(self._log).st_size > _LOG_LIMIT:
-            self._old_tail = read_tail(self._log, _TAIL)
-            os.ftruncate(self._log, 0)
 
 
 def _signal_name(number: int) -> str:

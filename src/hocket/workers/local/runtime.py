@@ -62,15 +62,11 @@ class LocalRuntime:
 
     def start(self, spec: WorkerSpec) -> Link:
         """Ask for a worker; it comes up by itself, and sends Hello."""
-        zygote = self._zygote(spec)
+        zygote = self.prepare(spec)
         index = heapq.heappop(self._free) if self._free else self._next_index
         self._next_index = max(self._next_index, index + 1)
         ident, self._next_id = self._next_id, self._next_id + 1
         return start_worker(zygote, spec, ident, index, lambda: heapq.heappush(self._free, index))
-
-    def prepare(self, spec: WorkerSpec) -> None:
-        """Begin to start what forks such workers; waits for nothing."""
-        self._zygote(spec)
 
     def close(self) -> None:
         """End every worker and zygote. The runtime can be used again."""
@@ -79,7 +75,8 @@ class LocalRuntime:
         self._free.clear()
         self._next_index = 0
 
-    def _zygote(self, spec: WorkerSpec) -> ZygoteProcess:
+    def prepare(self, spec: WorkerSpec) -> ZygoteProcess:
+        """What forks such workers; begin to start it where it is not there. Waits for nothing."""
         found = self._zygotes.get(spec.python)
         if found is not None and not found.is_alive:
             found.close()
@@ -135,10 +132,8 @@ def start_worker(
     ours, theirs = socket.socketpair()
     if spec.transport == "inline":
         make_roomy(theirs)
-    page, log = (
-        create_file("hocket-control", Control.size(spec.lanes)),
-        create_file("hocket-log", 0),
-    )
+    page = create_file("hocket-control", Control.size(spec.lanes))
+    log = create_file("hocket-log", 0)
     # Appending, so that the log can be cut while the worker writes.
     fcntl.fcntl(log, fcntl.F_SETFL, os.O_APPEND)
     control = Control(map_block(page))

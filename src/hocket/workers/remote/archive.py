@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import io
 import struct
 import zipfile
 from pathlib import Path
 
+import hocket
 from hocket.system import scratch
 
 CHECKS = """\
@@ -34,14 +34,13 @@ with scratch["ScratchFolder"]("code") as unpacked:
     # hocket itself goes before what is installed here, the libraries that came along after it.
     sys.path[0] = os.path.join(folder, "first")
     sys.path.append(os.path.join(folder, "last"))
-    from hocket.workers.remote.far import main
+    from hocket.workers.remote.relay import main
 
     code = main(sys.argv[1:])
 sys.exit(code)
 """
 _LEFT_OUT = ("cli", "train", "serve", "watch", "machines", "runs", "results", "adapters/policies")
 """Folders of hocket that no worker imports."""
-_LIBRARIES = ("msgpack", "websockets")
 _LENGTH = struct.Struct("<I")
 
 LOADER = (
@@ -63,7 +62,8 @@ LOADER = (
 @functools.cache
 def code_archive() -> bytes:
     """A zip archive that Python runs as the far end: `python code.zip stdio`."""
-    import hocket
+    import msgpack
+    import websockets
 
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -74,13 +74,10 @@ def code_archive() -> bytes:
             is_left_out = any(inside.startswith(f"{folder}/") for folder in _LEFT_OUT)
             if path.is_file() and "__pycache__" not in path.parts and not is_left_out:
                 archive.write(path, f"first/hocket/{inside}")
-        for name in _LIBRARIES:
-            found = importlib.util.find_spec(name)
-            assert found is not None  # hocket depends on it
-            assert found.origin is not None
-            library = Path(found.origin).parent
-            for path in sorted(library.rglob("*.py")):
-                archive.write(path, f"last/{name}/{path.relative_to(library).as_posix()}")
+        for library in (msgpack, websockets):
+            folder = Path(str(library.__file__)).parent
+            for path in sorted(folder.rglob("*.py")):
+                archive.write(path, f"last/{library.__name__}/{path.relative_to(folder)}")
     return packed.getvalue()
 
 

@@ -6,6 +6,7 @@ import contextlib
 import socket
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from typing import Protocol
 
 from hocket.core.contracts.runtime import WorkerSpec
@@ -32,57 +33,43 @@ def dial(spec: WorkerSpec, attach: Callable[[socket.socket], Attachment]) -> Rem
     of the link's socket, which is its to keep and close; what it raises ends the link."""
     ours, theirs = socket.socketpair()
     make_roomy(theirs)
-    dialing = _Dialing(attach, theirs)
+    attached: Future[Attachment] = Future()
+
+    def run() -> None:
+        try:
+            attachment = attach(theirs)
+        except Exception as exc:  # noqa: BLE001 - the packages of providers may raise anything
+            with contextlib.suppress(OSError):
+                theirs.shutdown(socket.SHUT_RDWR)
+            theirs.close()
+            attached.set_exception(exc)
+        else:
+            attached.set_result(attachment)
+
     try:
-        link = RemoteLink(ours, spec, dialing.end, dialing.explain)
+        # What is attached is ended at once, or by the thread as soon as it is there.
+        link = RemoteLink(
+            ours, spec, lambda: attached.add_done_callback(_end), lambda: _explain(attached)
+        )
     except HocketError:
         ours.close()
         theirs.close()
         raise
-    threading.Thread(target=dialing.run, daemon=True).start()
+    threading.Thread(target=run, daemon=True).start()
     return link
 
 
-class _Dialing:
-    def __init__(
-        self, attach: Callable[[socket.socket], Attachment], stream: socket.socket
-    ) -> None:
-        self._attach = attach
-        self._stream = stream
-        # Guards that what was attached is ended once, whoever comes last.
-        self._lock = threading.Lock()
-        self._attachment: Attachment | None = None
-        self._is_ended = False
-        self._is_settled = threading.Event()
-        """Set once something is attached, or never will be."""
-        self._trouble = ""
+def _end(attached: Future[Attachment]) -> None:
+    if attached.exception() is None:
+        attached.result().end()
 
-    def run(self) -> None:
-        try:
-            attachment = self._attach(self._stream)
-        except Exception as exc:  # noqa: BLE001 - the packages of providers may raise anything
-            is_ours = isinstance(exc, (HocketError, OSError)) and str(exc)
-            self._trouble = str(exc) if is_ours else f"{type(exc).__name__}: {exc}"
-            with contextlib.suppress(OSError):
-                self._stream.shutdown(socket.SHUT_RDWR)
-            self._stream.close()
-            self._is_settled.set()
-            return
-        with self._lock:
-            self._attachment = attachment
-            self._is_settled.set()
-            if not self._is_ended:
-                return
-        attachment.end()
 
-    def end(self) -> None:
-        with self._lock:
-            attachment, self._is_ended = self._attachment, True
-        if attachment is not None:
-            attachment.end()
-
-    def explain(self) -> str:
-        self._is_settled.wait(_SETTLE_S)
-        if self._attachment is not None:
-            return self._attachment.explain()
-        return self._trouble or "The stream to the worker ended before it came up."
+def _explain(attached: Future[Attachment]) -> str:
+    wait([attached], _SETTLE_S)
+    if not attached.done():
+        return "The stream to the worker ended before it came up."
+    exc = attached.exception()
+    if exc is None:
+        return attached.result().explain()
+    is_ours = isinstance(exc, (HocketError, OSError)) and str(exc)
+    return str(exc) if is_ours else f"{type(exc).__name__}: {exc}"

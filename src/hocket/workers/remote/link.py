@@ -23,12 +23,7 @@ _SPEAK_S = 2.0
 
 class RemoteLink(StreamLink):
     """A Link that follows its worker by messages: steps, memory, the log's end and the exit status
-    are told, and control words are sent.
-
-    `end` is called once, by `kill`, and ends whatever carries the stream. `explain` says why the
-    stream ended, where the worker could not. The link may be given out before anyone is at the
-    other end.
-    """
+    are told, and control words are sent. It may be given out before anyone is at the other end."""
 
     def __init__(
         self,
@@ -37,9 +32,7 @@ class RemoteLink(StreamLink):
         end: Callable[[], None],
         explain: Callable[[], str],
     ) -> None:
-        super().__init__(stream, spec.lanes, Guard(spec), spec.slots)
-        self._end = end
-        self._explain = explain
+        super().__init__(stream, spec, end, explain, Guard(spec))
         self._noise: bytes | None = b""
         """What came before the greeting; None once that has come."""
         self._steps = [0] * spec.lanes
@@ -48,7 +41,6 @@ class RemoteLink(StreamLink):
         self._said: str | None = None
         self._unread: list[Message] = []
         self._heard_at = time.monotonic()
-        self._is_closed = False
         self.send(Open({**spec.to_plain(), "transport": "inline"}))
 
     def receive(self) -> list[Message]:
@@ -82,12 +74,6 @@ class RemoteLink(StreamLink):
                 except WorkerFailed as exc:
                     return str(exc)
         return self._said or ""
-
-    def kill(self) -> None:
-        if not self._is_closed:
-            self._is_closed = True
-            self._end()
-            self._let_go()
 
     def _notes(self, message: Message) -> bool:
         """Take what the worker says of its life; false for whatever else it says."""

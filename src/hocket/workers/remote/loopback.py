@@ -19,6 +19,7 @@ from hocket.system.scratch import ScratchFolder
 from hocket.workers.links.link import Link
 from hocket.workers.remote.archive import code_archive
 from hocket.workers.remote.dialing import dial
+from hocket.workers.remote.websocket import KEY_VARIABLE, join, new_key
 
 _START_S = 120.0
 """Seconds for a far end to listen."""
@@ -45,10 +46,10 @@ class LoopbackRuntime:
         def attach(stream: socket.socket) -> FarProcess:
             far = FarProcess(python, self._code())
             with self._lock:
-                gone = [other for other in self._far if other.is_gone]
+                gone = [other for other in self._far if not other.child.is_alive]
                 self._far = [other for other in self._far if other not in gone] + [far]
             for other in gone:
-                other.close()
+                other.child.end(0.0)
             far.join(stream)
             return far
 
@@ -65,7 +66,7 @@ class LoopbackRuntime:
         with self._lock:
             gone, self._far = self._far, []
         for far in gone:
-            far.close()
+            far.child.end(_END_S)
         if self._folder is not None:
             self._folder.close()
             self._folder = None
@@ -75,21 +76,12 @@ class FarProcess:
     """A far end on this machine."""
 
     def __init__(self, python: str, code: str) -> None:
-        from hocket.workers.remote.websocket import KEY_VARIABLE, new_key
-
         self._key = new_key()
         env = {**os.environ, KEY_VARIABLE: self._key}
-        self._child = Child([python, code, "ws", "0"], stdout=subprocess.PIPE, env=env)
-
-    @property
-    def is_gone(self) -> bool:
-        return not self._child.is_alive
+        self.child = Child([python, code, "ws", "0"], stdout=subprocess.PIPE, env=env)
 
     def join(self, stream: socket.socket) -> None:
-        """Call it, and join it to a stream."""
-        from hocket.workers.remote.websocket import join
-
-        port = self._child.line(_START_S)
+        port = self.child.line(_START_S)
         if not port.isdigit():
             raise WorkerFailed(self.explain())
         join(f"ws://127.0.0.1:{port}", self._key, stream)
@@ -98,8 +90,4 @@ class FarProcess:
         """Do nothing: it ends with its stream."""
 
     def explain(self) -> str:
-        return f"The far end {self._child.ending()}"
-
-    def close(self) -> None:
-        """Wait for it to go, by force in the end."""
-        self._child.end(_END_S)
+        return f"The far end {self.child.ending()}"

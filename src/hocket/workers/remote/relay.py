@@ -3,13 +3,20 @@
 The worker is an ordinary process of that machine, with shared memory and a zygote. The relay tells
 the engine what it would see for itself if it were there: steps, memory, the end of the log, and how
 the worker ended, also when its env has crashed or hangs.
+
+    python code.zip stdio
+    python code.zip ws [HOST:]PORT      the key is in the environment variable HOCKET_KEY
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import select
+import socket
+import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
@@ -45,24 +52,23 @@ _PROGRESS_S = 0.1
 _SILENCE_S = 300.0
 """Seconds without an answer after which the engine is taken to be gone: no cable tells that it was
 cut. An engine that has ended closes the stream, which is noticed at once."""
+_SEND_S = 300.0
+"""Seconds for the other end to take some of what is sent: a network may come back."""
 _READ = 1 << 18
 
 
 class ByteStream(Protocol):
     """Bytes both ways, as a socket carries them; one thread uses it."""
 
-    def fileno(self) -> int:
-        """What is readable when something has come."""
+    def fileno(self) -> int: ...
 
     def recv(self, size: int, /) -> bytes:
         """What has come; empty at the end. Raises BlockingIOError where nothing has,
         OSError where the stream breaks."""
 
-    def sendall(self, data: bytes, /) -> None:
-        """Send all of these bytes. Raises OSError where that cannot be done."""
+    def sendall(self, data: bytes, /) -> None: ...
 
-    def close(self) -> None:
-        """End it. Twice is safe."""
+    def close(self) -> None: ...
 
 
 class Relay:
@@ -120,13 +126,12 @@ class Relay:
         return bool(data)
 
     def do(self, message: Message) -> None:
-        """Do what a message of the engine says."""
         if isinstance(message, SetWord):
             self._link.control(message.lane, message.word)
         elif isinstance(message, Speak):
             self._leave()  # Who asks is about to give the worker up.
-            is_able = isinstance(self._link, LastWords)
-            self._send(Said(self._link.last_words() if is_able else ""))  # type: ignore[attr-defined]
+            words = self._link.last_words() if isinstance(self._link, LastWords) else ""
+            self._send(Said(words))
         elif not isinstance(message, Pulse):
             if isinstance(message, Begin):
                 self._begin(message)
@@ -169,8 +174,12 @@ class Relay:
 def serve(stream: ByteStream, runtime: Runtime | None = None) -> None:
     """Be the far end of a stream for as long as its one worker lives."""
     runtime = runtime or LocalRuntime()
-    scratch = ScratchFolder("relay")
-    try:
+    with (
+        ScratchFolder("relay") as scratch,
+        contextlib.closing(stream),
+        contextlib.closing(runtime),
+        contextlib.suppress(OSError),  # The engine is gone, and whoever would care with it.
+    ):
         stream.sendall(GREETING)
         frames = Frames()
         messages: list[Message] = []
@@ -185,12 +194,6 @@ def serve(stream: ByteStream, runtime: Runtime | None = None) -> None:
                     return
                 messages = frames.feed(data)
         _relay(stream, frames, messages, runtime, str(scratch.path))
-    except (OSError, TimeoutError):
-        return  # The engine is gone, and whoever would care with it.
-    finally:
-        runtime.close()
-        stream.close()
-        scratch.close()
 
 
 def _relay(
@@ -205,9 +208,74 @@ def _relay(
     except HocketError as exc:
         stream.sendall(pack(Ended(f"{type(exc).__name__}: {exc}")))
         return
-    with contextlib.ExitStack() as stack:
-        stack.callback(link.kill)
+    try:
         relay = Relay(stream, link, spec.lanes, folder)
         for message in others:
             relay.do(message)
         relay.run(frames)
+    finally:
+        link.kill()
+
+
+def main(arguments: Sequence[str]) -> int:
+    if list(arguments) == ["stdio"]:
+        serve(Stdio())
+        return 0
+    if len(arguments) != 2 or arguments[0] != "ws":
+        sys.stderr.write((__doc__ or "") + "\n")
+        return 2
+    import asyncio
+
+    from hocket.workers.remote.websocket import KEY_VARIABLE, listen
+
+    # Out of the environment, which envs and whatever they start inherit.
+    key = os.environ.pop(KEY_VARIABLE, "")
+    if not key:
+        sys.stderr.write(f"There is no key: set {KEY_VARIABLE}.\n")
+        return 2
+
+    def use(stream: socket.socket) -> None:
+        stream.settimeout(_SEND_S)
+        serve(stream)
+
+    def tell(port: int) -> None:
+        sys.stdout.write(f"{port}\n")
+        sys.stdout.flush()
+
+    host, _, number = arguments[1].rpartition(":")
+    asyncio.run(listen(key, host or "127.0.0.1", int(number), use, tell))
+    return 0
+
+
+class Stdio:
+    """The standard input and output of this process, taken away from everyone else in it."""
+
+    def __init__(self) -> None:
+        self._in, self._out = os.dup(0), os.dup(1)
+        for fd in (self._in, self._out):
+            os.set_inheritable(fd, False)  # noqa: FBT003
+            os.set_blocking(fd, False)
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        os.close(null)
+        os.dup2(2, 1)  # Whatever is printed here is not for the other end.
+        self._poller = select.poll()
+        self._poller.register(self._out, select.POLLOUT)
+
+    def fileno(self) -> int:
+        return self._in
+
+    def recv(self, size: int) -> bytes:
+        return os.read(self._in, size)
+
+    def sendall(self, data: bytes) -> None:
+        rest = memoryview(data)
+        while rest:
+            try:
+                rest = rest[os.write(self._out, rest) :]
+            except BlockingIOError:
+                if not self._poller.poll(_SEND_S * 1000):
+                    raise TimeoutError("The other end takes nothing.") from None
+
+    def close(self) -> None:
+        """Do nothing: the process ends with it."""

@@ -21,8 +21,7 @@ from hocket.workers.remote.dialing import dial
 from hocket.workers.remote.tunnel import Tunnel
 
 _LOGINS = 8
-"""Connections that are made to a host at the same time: by default a server refuses more than
-ten."""
+"""Connections made to a host at the same time; by default a server refuses more than ten."""
 _LOGIN_S = 60.0
 """Seconds for a login."""
 _OPTIONS = (
@@ -62,11 +61,10 @@ class SshRuntime:
 
     @classmethod
     def examine(cls) -> Usability:
-        found = shutil.which("ssh")
-        if found is None:
-            advice = "apt-get install openssh-client"
-            return Usability(is_usable=False, detail="There is no command 'ssh'.", advice=advice)
-        return Usability(is_usable=True, detail=found)
+        if found := shutil.which("ssh"):
+            return Usability(is_usable=True, detail=found)
+        advice = "apt-get install openssh-client"
+        return Usability(is_usable=False, detail="There is no command 'ssh'.", advice=advice)
 
     def start(self, spec: WorkerSpec) -> Link:
         """Ask for a worker on the host with the most cores left; a thread connects."""
@@ -135,14 +133,10 @@ class SshHost:
                 return
             self._is_counted = True
             try:
-                done = subprocess.run(
-                    self.words("nproc"),
-                    capture_output=True,
-                    text=True,
-                    timeout=_LOGIN_S,
-                    check=True,
+                told = subprocess.check_output(
+                    self.words("nproc"), stderr=subprocess.DEVNULL, text=True, timeout=_LOGIN_S
                 )
-                self.cores = max(1, int(done.stdout.split()[-1]))
+                self.cores = max(1, int(told.split()[-1]))
             except (OSError, subprocess.SubprocessError, ValueError, IndexError):
                 self.failures += 1
 

@@ -91,29 +91,17 @@ async def _call(
     await _carry(web, stream)
 
 
-def listen(
+async def listen(
     key: str,
     host: str,
     port: int,
     use: Callable[[socket.socket], None],
     on_port: Callable[[int], None] = lambda _: None,
     wait_s: float = 600.0,
-) -> bool:
-    """Take one connection from whoever has the key and `use` the socket that leads there; whoever
-    else comes, before or after, is refused. `on_port` is told where it listens. False where nobody
-    came in `wait_s`."""
-    if not key:
-        raise ValueError(f"There is no key: set {KEY_VARIABLE}.")
-    return asyncio.run(_listen(key, (host, port), use, on_port, wait_s))
-
-
-async def _listen(
-    key: str,
-    address: tuple[str, int],
-    use: Callable[[socket.socket], None],
-    on_port: Callable[[int], None],
-    wait_s: float,
-) -> bool:
+) -> None:
+    """Take one connection from whoever has the key and `use` the socket that leads there; others
+    are refused, before and after. `on_port` is told where it listens. Gives up after `wait_s`."""
+    assert key  # Whoever brings none would have it.
     admitted: asyncio.Future[Connection] = asyncio.get_running_loop().create_future()
 
     def answer(connection: ServerConnection, request: Request) -> Response | None:
@@ -127,19 +115,18 @@ async def _listen(
             admitted.set_result(web)
             await web.wait_closed()
 
-    async with serve(admit, *address, process_request=answer, **_PLAIN) as server:
+    async with serve(admit, host, port, process_request=answer, **_PLAIN) as server:
         on_port(server.sockets[0].getsockname()[1])
         try:
             web = await asyncio.wait_for(admitted, wait_s)
         except asyncio.TimeoutError:
-            return False
+            return
         ours, theirs = socket.socketpair()
         make_roomy(ours)
         carrying = asyncio.create_task(_carry(web, theirs))
         with ours:
             await asyncio.to_thread(use, ours)
         await carrying
-    return True
 
 
 async def _carry(web: Connection, stream: socket.socket) -> None:

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from hocket.core.contracts.recorder import Sink
 from hocket.core.contracts.runtime import WorkerSpec
-from hocket.core.data import Array, Observation, Outcome, TaskInfo, Trial
-from hocket.core.wire import (
-    END_JUDGED,
-    END_OBSERVED,
-    END_SUCCESS,
-    Executed,
-    Failed,
-    Message,
-    Sealed,
-    Told,
-)
-from hocket.workers.env.attempt import Attempt, Recording
+from hocket.core.data import Array, Observation, TaskInfo, Trial
+from hocket.core.wire import END_OBSERVED, Executed, Failed, Message, Sealed, Told
+from hocket.workers.env.attempt import Attempt, Tracks, build_sinks, outcome_of
 from hocket.workers.rows.looks import RowLooks
-from hocket.workers.rows.numbers import RowNumbers
 from hocket.workers.rows.sim import RowSim, on_host
 from hocket.workers.rows.table import RowEnds, RowTable
+
+
+class RowStart(NamedTuple):
+    """An attempt that has begun in a row."""
+
+    row: int
+    attempt: int
+    trial: Trial
+    task: TaskInfo
+    prompt: str
+    record: Mapping[str, Any]
 
 
 class RowRecording:
@@ -31,34 +34,23 @@ class RowRecording:
 
     def __init__(self, spec: WorkerSpec) -> None:
         self._spec = spec
-        self._rows: dict[int, tuple[Recording, Attempt]] = {}
-        self._spare: list[Recording] = []
+        self._rows: dict[int, tuple[Tracks, Attempt]] = {}
         self.is_on = bool(spec.sinks)
 
-    def open(
-        self,
-        sim: RowSim,
-        rows: Array,
-        attempts: Sequence[int],
-        trials: Sequence[Trial],
-        tasks: Sequence[TaskInfo],
-        prompts: Sequence[str],
-        record: Sequence[Mapping[str, Any]],
-    ) -> None:
+    @cached_property
+    def _sinks(self) -> list[Sink]:
+        return build_sinks(self._spec.sinks)
+
+    def open(self, sim: RowSim, starts: Sequence[RowStart]) -> None:
         """Begin to record attempts, with their resets as step 0."""
         if not self.is_on:
             return
-        for index, row in enumerate(rows.tolist()):
-            if not self._spare:
-                self._spare.append(Recording(self._spec.sinks, self._spec.folder))
-            recording = self._spare.pop()
-            recording.prepare(tasks[index], record[index], sim.abilities)
-            attempt = Attempt(
-                trials[index], attempts[index], tasks[index], max_steps=0, final=False
-            )
-            recording.open(attempt, prompts[index], record[index])
-            self._rows[row] = (recording, attempt)
-        self._feed(sim, rows, None)
+        for row, number, trial, task, prompt, record in starts:
+            tracks = Tracks(self._sinks, task, record, sim.abilities, self._spec.folder)
+            attempt = Attempt(trial, number, task, max_steps=0, final=False)
+            tracks.open(attempt, prompt)
+            self._rows[row] = (tracks, attempt)
+        self._feed(sim, np.array([start.row for start in starts], np.int64), None)
 
     def step(
         self,
@@ -84,42 +76,29 @@ class RowRecording:
         """Make everything of an ended attempt durable; return its files."""
         if row not in self._rows:
             return []
-        recording, _ = self._rows[row]
-        outcome = Outcome.FINISHED
-        if end & END_JUDGED:
-            outcome = Outcome.SUCCESS if end & END_SUCCESS else Outcome.FAILURE
-        files = recording.seal(outcome)
+        files = self._rows[row][0].seal(outcome_of(end))
         del self._rows[row]
-        self._spare.append(recording)
         return files
 
     def discard(self, rows: Array) -> None:
         for row in rows.tolist():
-            found = self._rows.pop(row, None)
-            if found is not None:
-                found[0].discard()
-                self._spare.append(found[0])
+            if row in self._rows:
+                self._rows.pop(row)[0].discard()
 
     def abandon(self, rows: Array) -> Iterator[tuple[int, int, list[str]]]:
         """Give up attempts that are lost to an error; yield row, attempt and the files that each
         leaves, where it was asked to leave some."""
         for row in rows.tolist():
-            found = self._rows.pop(row, None)
-            if found is not None:
-                recording, attempt = found
-                yield row, attempt.number, recording.abandon()
-                self._spare.append(recording)
+            if row in self._rows:
+                tracks, attempt = self._rows.pop(row)
+                yield row, attempt.number, tracks.abandon()
 
     def _feed(
-        self,
-        sim: RowSim,
-        rows: Array,
-        table: RowTable | None,
-        looks: RowLooks | None = None,
+        self, sim: RowSim, rows: Array, table: RowTable | None, looks: RowLooks | None = None
     ) -> None:
         """Give each row's tracks one record; without a table it is that of the reset."""
         ids = rows.tolist()
-        looked = [row for row in ids if self._rows[row][0].observes_each_step or table is None]
+        looked = [row for row in ids if self._rows[row][0].looks or table is None]
         seen = sim.look(np.array(looked, np.int64)) if looked else {}
         seen_at = {row: index for index, row in enumerate(looked)}
         states: Array | None = None
@@ -127,7 +106,7 @@ class RowRecording:
             states = sim.states(rows)
         counts = [0] * len(ids) if table is None else table.done[rows].tolist()
         for index, (row, done) in enumerate(zip(ids, counts, strict=True)):
-            recording, attempt = self._rows[row]
+            tracks, attempt = self._rows[row]
             observation: Observation | None = None
             if row in seen_at:
                 observation = {key: array[seen_at[row]] for key, array in seen.items()}
@@ -137,15 +116,44 @@ class RowRecording:
                 if looks is not None:
                     age = looks.age(row, done, attempt.steps)
                     chunk = -1 if looks.is_held(row, done) else chunk
-            recording.step(
+            tracks.step(
                 attempt,
-                None if table is None else sim.action(row),
+                None if table is None else sim.last[row],
                 0.0 if table is None else float(table.rewards[row]),
                 chunk=-1 if table is None else chunk,
                 age=age,
                 observation=observation,
                 state=states[index] if states is not None else None,
             )
+
+
+class RowNumbers:
+    """The numbers that a simulator told of each row since its chunk began."""
+
+    def __init__(self, rows: int) -> None:
+        self._rows = rows
+        self._kept: dict[str, Array] = {}
+        """By key `[longest, rows]`; NaN where a step did not tell."""
+        self._longest = 1
+        """Steps of the longest chunk so far, whoever told of it: all keys are told together."""
+
+    def add(self, rows: Array, done: Array, numbers: Mapping[str, Array] | None) -> None:
+        """Take what the step gave that these rows made as the `done`-th of their chunks."""
+        told = {key: on_host(values) for key, values in (numbers or {}).items()}
+        self._longest = max(self._longest, int(done.max()))
+        for key in told:
+            self._kept.setdefault(key, np.full((self._longest, self._rows), np.nan))
+        for key, kept in self._kept.items():
+            if self._longest > len(kept):
+                more = np.full((self._longest, self._rows), np.nan)
+                kept = self._kept[key] = np.concatenate([kept, more])
+            kept[done - 1, rows] = told[key][rows] if key in told else np.nan
+
+    def packed(self, rows: Array, done: Array) -> dict[str, bytes]:
+        """What was told at the `done` steps of these rows' chunks, row after row, as it travels."""
+        longest = int(done.max()) if len(done) else 0
+        is_done = np.arange(longest) < done[:, None]
+        return {key: kept[:longest, rows].T[is_done].tobytes() for key, kept in self._kept.items()}
 
 
 class RowEndings:
@@ -201,14 +209,16 @@ class RowEndings:
             if len(final):
                 self._observe(final)
                 ends[(ends > 0) & table.wants_final[rows]] |= END_OBSERVED
-        if self._numbers is not None:
-            self._tell_numbers(self._numbers, rows)
+        lanes, attempts, done = rows.tolist(), table.attempt[rows].tolist(), table.done[rows]
+        chunks, steps = table.chunk[rows].tolist(), done.tolist()
+        if self._numbers is not None and (packed := self._numbers.packed(rows, done)):
+            self._post(Told(lanes, attempts, chunks, steps, packed))
         self._post(
             Executed(
-                lanes=rows.tolist(),
-                attempts=table.attempt[rows].tolist(),
-                chunks=table.chunk[rows].tolist(),
-                steps=table.done[rows].tolist(),
+                lanes=lanes,
+                attempts=attempts,
+                chunks=chunks,
+                steps=steps,
                 rewards=table.packed_rewards(rows),
                 ends=ends.tolist(),
                 busy_s=(table.ended[rows] - table.began[rows]).tolist(),
@@ -218,14 +228,6 @@ class RowEndings:
         )
         if len(ended):
             self._seal(ended, ends[ends > 0])
-
-    def _tell_numbers(self, numbers: RowNumbers, rows: Array) -> None:
-        table = self._table
-        done = table.done[rows]
-        packed = numbers.packed(rows, done)
-        if packed:
-            attempts, chunks = table.attempt[rows].tolist(), table.chunk[rows].tolist()
-            self._post(Told(rows.tolist(), attempts, chunks, done.tolist(), packed))
 
     def _observe(self, rows: Array) -> None:
         """Keep what lanes saw at the ends of episodes: the lanes themselves are free at once."""

@@ -16,20 +16,11 @@ import numpy as np
 
 from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.data import Array, Observation, Signature
-from hocket.core.wire import (
-    Begin,
-    Describe,
-    Discard,
-    Execute,
-    Failed,
-    Message,
-    Observed,
-)
+from hocket.core.wire import Begin, Describe, Discard, Execute, Failed, Message, Observed
 from hocket.errors import ChunkValueError, WireError
 from hocket.workers.rows.begins import RowBegins
-from hocket.workers.rows.endings import RowEndings, RowRecording
+from hocket.workers.rows.endings import RowEndings, RowNumbers, RowRecording
 from hocket.workers.rows.looks import RowLooks
-from hocket.workers.rows.numbers import RowNumbers
 from hocket.workers.rows.sim import RowHistory, RowSim, RowSims, on_host
 from hocket.workers.rows.stepping import StepRule
 from hocket.workers.rows.table import Moving, RowTable
@@ -63,7 +54,6 @@ class RowsHost:
         self._has_looked = False
         self.rule = StepRule()
         self._begins = RowBegins(
-            spec,
             clock,
             post,
             table=self._table,
@@ -107,13 +97,13 @@ class RowsHost:
         """
         now = self._clock()
         if self._begins_due_s(now) <= 0.0:
-            self._perform(self._begins.go_on)
+            self._perform(self._begins.begin_waiting)
             return True
         if self._must_hold(now):
             return False
         until = now + seconds
         # Both change between calls alone, and to ask anew after each step would cost as much again.
-        may_pause = bool(self._begins) or self.rule.is_expecting
+        may_pause = bool(self._begins.waiting) or bool(self.rule.coming)
         self._has_looked = False
         failed: Failed | None = None
         try:
@@ -143,14 +133,15 @@ class RowsHost:
         return True
 
     def _begins_due_s(self, now: float) -> float:
-        if not self._begins:
+        """Seconds until attempts that wait should begin; 0 is now."""
+        if not self._begins.waiting:
             return inf
         running = int(np.count_nonzero(self._table.attempt >= 0))
-        return self._begins.due_s(running, self.rule.coming, now)
+        return self._begins.waiting.due_s(running, self.rule.coming, now)
 
     def _must_hold(self, now: float) -> bool:
         count = len(self._table.moving().rows)
-        return not count or (self.rule.is_expecting and self.rule.hold_s(count, now) > 0)
+        return not count or self.rule.hold_s(count, now) > 0
 
     def due_s(self) -> float | None:
         """Seconds until `work` has something to do; None until a message comes."""
@@ -172,7 +163,6 @@ class RowsHost:
         return self._see(rows) if self._looks is None else self._looks.gather(rows, self._see)
 
     def _see(self, rows: Array) -> Mapping[str, Array]:
-        """What these rows see now."""
         homes = self._table.home[rows]
         if self._history.length > 1:
             return self._history.gather(rows, homes)
@@ -185,12 +175,10 @@ class RowsHost:
         return {key: on_host(array)[0] for key, array in self.gather([lane]).items()}
 
     def signature(self, lane: int) -> Signature:
-        found = self._sims[int(self._table.home[lane])].signature(self._begins.task(lane))
-        return self._history.signature(found)
+        return self._history.signature(self._sims[int(self._table.home[lane])].signature(lane))
 
     def abandon(self, rows: Array | None = None) -> None:
-        """Give up the attempts of these rows, or of all: what was recorded of them is kept where
-        that was asked for."""
+        """Give up the attempts of these rows, or of all, and hand over what they leave."""
         lost = np.flatnonzero(self._table.attempt >= 0) if rows is None else rows
         for row, attempt, files in self._recording.abandon(lost):
             self.leave(row, attempt, files)
@@ -301,7 +289,7 @@ class RowsHost:
         )
 
     def _discard(self, message: Discard) -> None:
-        self._begins.drop(message.lanes, message.attempts)
+        self._begins.waiting.drop(message.lanes, message.attempts)
         rows = np.asarray(message.lanes, np.int64)
         rows = rows[self._table.attempt[rows] == message.attempts]
         running = rows[self._table.active[rows]]
@@ -378,4 +366,4 @@ class RowsHost:
         if self._looks is not None:
             to_look = self._looks.at[rows] - done
             is_seen |= (to_look >= 0) & (to_look < length)
-        self._history.push(home, rows[is_seen], sim, self._spec.reads, table.steps)
+        self._history.push(home, rows[is_seen], sim, table.steps)

@@ -100,7 +100,7 @@ class RowLooks:
         """What these rows execute in the step `tick`, `[k, ...]`: actions of their chunks, or what
         the simulator says it means to hold still."""
         begin, end = self.begin[rows], self._end[rows]
-        actions = sim.planned(rows, tick)
+        actions: Array = sim.chunks[tick][rows]
         holding = (done < begin) | (done >= end)
         if holding.any():
             if not isinstance(sim.env, HoldsRows):
@@ -109,5 +109,5 @@ class RowLooks:
                     "no method hold_actions(rows, last)."
                 )
             still = rows[holding]
-            actions[holding] = sim.env.hold_actions(still, sim.last_actions(still))
+            actions[holding] = sim.env.hold_actions(still, sim.executed[still])
         return actions

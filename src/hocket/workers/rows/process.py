@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import compress
 from mmap import mmap
 from typing import NamedTuple
 
@@ -49,24 +50,15 @@ class RowsProcess(RowsHost):
                 indices = [i for i, other in enumerate(signatures) if other == signature]
                 self._port.post(self._lay_out(message, signature, indices))
             return
-        if isinstance(message, Executed):
-            seen = [not end or bool(end & END_OBSERVED) for end in message.ends]
-            places = [
-                self._place(*ended)
-                for ended in zip(message.lanes, message.chunks, message.ends, strict=True)
-            ]
-            for lane, place, is_seen in zip(message.lanes, places, seen, strict=True):
-                if is_seen:
-                    self._write(lane, place)
-            if any(seen):
-                message = message._replace(arrays=self._unshared(message.lanes, places))
-        elif isinstance(message, Observed):
-            places = [
-                self._place(*seen, 0) for seen in zip(message.lanes, message.chunks, strict=True)
-            ]
-            for lane, place in zip(message.lanes, places, strict=True):
+        if isinstance(message, (Executed, Observed)):
+            lanes = message.lanes
+            ends = message.ends if isinstance(message, Executed) else [0] * len(lanes)
+            places = list(map(self._place, lanes, message.chunks, ends))
+            seen = [not end or bool(end & END_OBSERVED) for end in ends]
+            for lane, place in compress(zip(lanes, places, strict=True), seen):
                 self._write(lane, place)
-            message = message._replace(arrays=self._unshared(message.lanes, places))
+            if any(seen):
+                message = message._replace(arrays=self._unshared(lanes, places))
         self._port.post(message)
 
     def _place(self, lane: int, chunk: int, end: int) -> int:

@@ -8,20 +8,13 @@ from typing import Any
 import numpy as np
 
 from hocket.core.arrays import as_numpy, first_difference
-from hocket.core.contracts.batched import (
-    BatchedEnv,
-    CostsByRow,
-    HoldsRows,
-    RowSnapshots,
-    RowSteps,
-)
+from hocket.core.contracts.batched import BatchedEnv, CostsByRow, HoldsRows, RowSnapshots, RowSteps
 from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.data import Array, EnvSpec, Observation, Signature, TaskInfo, signature
 from hocket.errors import EnvError, SecondResetError, SuspensionError
-from hocket.workers.env.simulator_model import find_model, model_digest
+from hocket.workers.env.simulator_model import MODEL_DIGEST, find_model, model_digest
 from hocket.workers.env.spaces import Drive, array_specs, choose, is_image
-from hocket.workers.rows.ring import StepRing
-from hocket.workers.rows.table import Moving
+from hocket.workers.rows.table import Moving, StepRing
 from hocket.workers.suites import Suites, find_task, with_rate
 
 WAYS = {
@@ -33,7 +26,8 @@ WAYS = {
 class RowSim:
     """A simulator with the chunks that its rows execute."""
 
-    def __init__(self, env: BatchedEnv, rows: int) -> None:
+    def __init__(self, env: BatchedEnv, rows: int, reads: tuple[str, ...] | None) -> None:
+        """`reads`: what the policy reads, None for all."""
         if env.rows != rows:
             raise EnvError(f"The simulator has {env.rows} rows; it was asked for {rows}.")
         if env.suspension not in WAYS:
@@ -42,18 +36,23 @@ class RowSim:
                 f"known ways are {' and '.join(WAYS)}. Rows never wait under an action."
             )
         self.env = env
+        self._reads = reads
         # Asked once: to look for a Protocol's methods takes longer than a small batch.
         self.shares_steps = not (isinstance(env, CostsByRow) and env.steps_cost_by_row)
         """True where a step takes nearly as long for one row as for all."""
         self.drive = Drive(env.action_space)
         action = self.drive.spec
-        self._chunks = StepRing(rows, action.shape, action.dtype)
+        self.chunks = StepRing(rows, action.shape, action.dtype)
         """The running chunks: the actions of one step are given to the simulator as they lie."""
-        self._executed = np.zeros((rows, *action.shape), action.dtype)
-        """What each row executed last, where `act` was told."""
-        self._last = self._executed
-        """The actions that the simulator was given last."""
+        self.executed = np.zeros((rows, *action.shape), action.dtype)
+        """What each row executed last, where `act` was told; zeros after a reset."""
+        self.last = self.executed
+        """The actions that the simulator was given last; those of rows that did not move mean
+        nothing."""
         self._seen: dict[str, Signature] = {}
+        """By task."""
+        self._task_of = [""] * rows
+        """The task that each row was last reset for."""
 
     @property
     def keeps_states(self) -> bool:
@@ -71,8 +70,7 @@ class RowSim:
         return tuple(name for name, is_there in can.items() if is_there)
 
     def reset_again(self, row: Array, task: str, seed: int) -> str:
-        """Reset a row `[1]` that was just reset; return what it sees otherwise now, empty where
-        that is nothing."""
+        """Reset a row `[1]` that was just reset; return what it sees otherwise now, if anything."""
         first = {key: np.array(array) for key, array in self.look(row).items()}
         try:
             self.env.reset(row, [task], [seed])
@@ -83,41 +81,23 @@ class RowSim:
     def load(self, tick: int, rows: Array, held: Array, counts: Array, actions: Array) -> None:
         """Take chunks `[sum of counts, ...]` for these rows, one after the other. Each begins
         `held` steps after the step `tick`, which is next."""
-        self._chunks.reserve(int((held + counts).max()), tick)
-        self._chunks.put(rows, tick + held, counts, actions)
+        self.chunks.reserve(int((held + counts).max()), tick)
+        self.chunks.put(rows, tick + held, counts, actions)
 
     def step(self, moving: Moving, tick: int) -> RowSteps:
         """Make the step `tick`: rows that move execute what their chunks have for it."""
-        self._last = self._chunks[tick]
-        return self.env.step(self._last, moving.mask)
-
-    def planned(self, rows: Array, tick: int) -> Array:
-        """What these rows' chunks have for a step, a copy; anything where they have nothing."""
-        actions: Array = self._chunks[tick][rows]
-        return actions
-
-    def last_actions(self, rows: Array) -> Array:
-        """What these rows executed last, where `act` was told; zeros after a reset."""
-        actions: Array = self._executed[rows]
-        return actions
+        self.last = self.chunks[tick]
+        return self.env.step(self.last, moving.mask)
 
     def act(self, moving: Moving, actions: Array) -> RowSteps:
         """Make one step with these actions `[k, ...]` of the rows that move."""
-        self._executed[moving.rows] = actions
-        self._last = self._executed
-        return self.env.step(self._last, moving.mask)
+        self.executed[moving.rows] = actions
+        self.last = self.executed
+        return self.env.step(self.last, moving.mask)
 
-    def restart(self, rows: Array) -> None:
-        """Forget what these rows executed: their attempts begin anew."""
-        self._executed[rows] = 0
-
-    def action(self, row: int) -> Array:
-        """The action that a row executed in the last step, in which it moved."""
-        action: Array = self._last[row]
-        return action
-
-    def observe(self, rows: Array, reads: tuple[str, ...] | None) -> dict[str, Array]:
-        return choose(self.env.observe(rows), reads)
+    def observe(self, rows: Array) -> dict[str, Array]:
+        """What the policy reads of these rows."""
+        return choose(self.env.observe(rows), self._reads)
 
     def look(self, rows: Array) -> dict[str, Array]:
         """All that these rows see, on the host, whatever the policy reads."""
@@ -135,17 +115,18 @@ class RowSim:
             return [task.prompt for task in tasks]
         return [str(text) for text in ask(rows)]
 
-    def learn(self, task: str, row: int, reads: tuple[str, ...] | None) -> None:
-        """Observe a row, once for each task, to know the signature of the task's observations."""
+    def learn(self, task: str, row: int) -> None:
+        """Note the task of a row that was reset; the first of each task tells its signature."""
+        self._task_of[row] = task
         if task not in self._seen:
-            self._seen[task] = signature(self._see(row, reads))
+            self._seen[task] = signature(self._see(row))
 
-    def signature(self, task: str) -> Signature:
-        return self._seen[task]
+    def signature(self, row: int) -> Signature:
+        return self._seen[self._task_of[row]]
 
-    def spec(self, task: TaskInfo, row: int, reads: tuple[str, ...] | None) -> EnvSpec:
+    def spec(self, task: TaskInfo, row: int) -> EnvSpec:
         """What the simulator is, by what one row sees."""
-        arrays = self._see(row, reads)
+        arrays = self._see(row)
         notes: Any = getattr(self.env, "notes", ())
         model = find_model(self.env)
         return EnvSpec(
@@ -155,12 +136,12 @@ class RowSim:
             cameras=tuple(key for key in sorted(arrays) if is_image(arrays[key])),
             abilities=self.abilities,
             notes=(WAYS[self.env.suspension], *(str(note) for note in notes)),
-            facts={} if model is None else {"model_sha256": model_digest(model)},
+            facts={} if model is None else {MODEL_DIGEST: model_digest(model)},
         )
 
-    def _see(self, row: int, reads: tuple[str, ...] | None) -> Observation:
+    def _see(self, row: int) -> Observation:
         """What the policy reads of one row, on the host."""
-        arrays = self.observe(np.array([row]), reads)
+        arrays = self.observe(np.array([row]))
         return {key: on_host(array[:1])[0] for key, array in arrays.items()}
 
 
@@ -195,7 +176,7 @@ class RowSims:
             find_task(suite, infos, task)
             env: BatchedEnv = self.suites[suite].make_rows(task, self._spec.lanes)
             home = len(self._sims)
-            self._sims.append(RowSim(env, self._spec.lanes))
+            self._sims.append(RowSim(env, self._spec.lanes, self._spec.reads))
             for name in (task, *env.tasks):
                 self._homes[suite, name] = home
                 self.tasks[suite, name] = with_rate(find_task(suite, infos, name), env)
@@ -204,10 +185,8 @@ class RowSims:
     def observe(self, rows: Array, homes: Array) -> dict[str, Array]:
         first = int(homes[0])
         if len(self._sims) == 1 or (homes == first).all():
-            return self._sims[first].observe(rows, self._spec.reads)
-        return _join(
-            rows, homes, lambda home, mine: self._sims[home].observe(mine, self._spec.reads)
-        )
+            return self._sims[first].observe(rows)
+        return _join(rows, homes, lambda home, mine: self._sims[home].observe(mine))
 
     def close(self) -> None:
         while self._sims:
@@ -227,11 +206,11 @@ class RowHistory:
         self._streak = np.zeros(rows, np.int64)
         """How many observations of consecutive steps each row has, the newest included."""
 
-    def restart(self, home: int, rows: Array, sim: RowSim, reads: tuple[str, ...] | None) -> None:
+    def restart(self, home: int, rows: Array, sim: RowSim) -> None:
         if self.length == 1:
             return
         kept = self._arrays.setdefault(home, {})
-        for key, array in sim.observe(rows, reads).items():
+        for key, array in sim.observe(rows).items():
             values = on_host(array)
             if key not in kept:
                 shape = (self._rows, self.length, *values.shape[1:])
@@ -240,13 +219,11 @@ class RowHistory:
         self._last[rows] = 0
         self._streak[rows] = 1
 
-    def push(
-        self, home: int, rows: Array, sim: RowSim, reads: tuple[str, ...] | None, steps: Array
-    ) -> None:
+    def push(self, home: int, rows: Array, sim: RowSim, steps: Array) -> None:
         """Add what these rows see after their steps, and drop the oldest."""
         if not len(rows):
             return
-        for key, array in sim.observe(rows, reads).items():
+        for key, array in sim.observe(rows).items():
             kept = self._arrays[home][key]
             kept[rows, :-1] = kept[rows, 1:]
             kept[rows, -1] = on_host(array)

@@ -86,8 +86,8 @@ class Rhythm:
         return max(ceil(steps - doubt) - steps, doubt) * self.step_s
 
     def keeps_together(self, *, are_together: bool, gained_s: float = 0.0) -> bool:
-        """Answer true where all rows should be inferred in one batch; without that a cycle is
-        `gained_s` shorter."""
+        """True if all rows should be inferred in one batch, without which a cycle is `gained_s`
+        shorter."""
         stubborn = STUBBORN if are_together else 1 / STUBBORN
         return self.saved_s + gained_s < stubborn * self.lost_s
 
@@ -98,7 +98,8 @@ class StepRule:
     def __init__(self) -> None:
         self._cost = RunningMedian(WINDOW)
         self.coming: deque[tuple[float, int]] = deque()
-        """When chunks are expected and for how many rows, in the order of their inferences."""
+        """When chunks are expected and for how many rows, in the order of their inferences. Without
+        any nobody is held."""
 
     @property
     def step_s(self) -> float:
@@ -118,11 +119,6 @@ class StepRule:
             if count > rows:
                 self.coming.appendleft((at, count - rows))
             rows -= count
-
-    @property
-    def is_expecting(self) -> bool:
-        """True while chunks are expected; without them nobody is held."""
-        return bool(self.coming)
 
     def hold_s(self, active: int, now: float) -> float:
         """Seconds to hold `active` rows that could step now; 0 means that they step."""

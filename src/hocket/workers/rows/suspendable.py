@@ -74,11 +74,6 @@ class Suspendable:
     def rows(self) -> int:
         return self._rows
 
-    @property
-    def suspended(self) -> Array:
-        """Which rows stand still, as a mask `[N]`."""
-        return self._suspended.copy()
-
     def suspend(self, rows: Any) -> None:
         """Let these rows stand still: an index, a list, an array or tensor of them, or a mask."""
         self._suspended[read_ids(rows, self._rows)] = True
@@ -252,8 +247,7 @@ def _unended(sim: Any, rows: Array) -> Iterator[None]:
 
 
 def _map(change: Callable[..., Any], tree: Any, *others: Any) -> Any:
-    """The tree of dicts and tuples with each of its arrays changed, together with those of other
-    trees that have the same keys."""
+    """The tree of dicts and tuples with each array changed, together with those of like trees."""
     if isinstance(tree, Mapping):
         return {key: _map(change, value, *(o[key] for o in others)) for key, value in tree.items()}
     if isinstance(tree, tuple):
@@ -286,7 +280,7 @@ def _with_rows(array: Any, rows: Array, value: Any) -> Any:
 
 
 def _without(info: Any, rows: Array, count: int) -> Any:
-    """Marks of what happened (masks `[N]`, as gymnasium's `_key`) do not hold for these rows."""
+    """Unset marks of what happened (masks `[N]`, as gymnasium's `_key`) for these rows."""
     if not isinstance(info, Mapping):
         return info
     cleaned = {}

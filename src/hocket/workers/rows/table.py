@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from hocket.core.contracts.batched import RowSteps
 from hocket.core.data import Array, TaskInfo
 from hocket.core.wire import END_JUDGED, END_SUCCESS, END_TERMINATED, END_TRUNCATED
-from hocket.workers.rows.ring import StepRing
 
 NO_LIMIT = np.iinfo(np.int64).max
 
@@ -32,6 +31,42 @@ class RowEnds(NamedTuple):
     """For each row `END_TERMINATED`, `END_TRUNCATED`, or 0 where the episode goes on."""
 
 
+class StepRing:
+    """One value for each row and step, `[length, rows, ...]`. That of step t lies at t modulo the
+    length, so what all rows have in one step lies side by side, whenever their chunks began."""
+
+    def __init__(self, rows: int, shape: tuple[int, ...] = (), dtype: Any = np.float64) -> None:
+        self._array = np.zeros((2, rows, *shape), dtype)
+
+    def __getitem__(self, tick: int) -> Array:
+        """The values of all rows in one step, a view `[rows, ...]`."""
+        row: Array = self._array[tick % len(self._array)]
+        return row
+
+    def reserve(self, steps: int, tick: int) -> None:
+        """Make room for `steps` steps before step `tick`, and as many from it on."""
+        length = len(self._array)
+        if 2 * steps <= length:
+            return
+        known = np.arange(tick - length // 2, tick + length // 2)
+        grown = np.zeros((2 * max(steps, length), *self._array.shape[1:]), self._array.dtype)
+        grown[known % len(grown)] = self._array[known % length]
+        self._array = grown
+
+    def put(self, rows: Array, first: Array, counts: Array, values: Array) -> None:
+        """Set the values `[sum of counts, ...]` of `counts` steps from `first` on, row by row."""
+        self._array[self._places(rows, first, counts)] = values
+
+    def take(self, rows: Array, first: Array, counts: Array) -> Array:
+        """The values of `counts` steps from `first` on, one row after the other."""
+        values: Array = self._array[self._places(rows, first, counts)]
+        return values
+
+    def _places(self, rows: Array, first: Array, counts: Array) -> tuple[Array, Array]:
+        ticks = np.arange(int(counts.sum())) + np.repeat(first - counts.cumsum() + counts, counts)
+        return ticks % len(self._array), np.repeat(rows, counts)
+
+
 class RowTable:
     """Attempts, chunks and ends of all rows. Every method works on all of them at once.
 
@@ -40,8 +75,7 @@ class RowTable:
     """
 
     def __init__(self, rows: int, counters: Array | None = None) -> None:
-        """`counters` `[rows]` are where `publish` tells each row's steps since the table was
-        made."""
+        """`counters` `[rows]`: where `publish` tells each row's steps since the table was made."""
         self.rows = rows
         self.tick = 0
         """Steps made since the table was made, by whichever rows."""

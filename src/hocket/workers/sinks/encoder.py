@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -66,8 +67,7 @@ class Quality:
 
     @property
     def options(self) -> dict[str, str]:
-        """The encoder's options, with which it holds no frame back: what was given to it is soon in
-        the file."""
+        """The encoder's options. It holds no frame back: what it was given is soon in the file."""
         common = {"bf": "0", "x264-params": "rc-lookahead=0"}
         if self.lossless:
             return {"preset": "ultrafast", "qp": "0", **common}
@@ -126,7 +126,9 @@ class VideoFile:
 
     def write(self, frame: Array) -> None:
         if not self._quality.lossless:
-            frame = _even(frame)
+            odd_rows, odd_columns = frame.shape[0] % 2, frame.shape[1] % 2
+            if odd_rows or odd_columns:
+                frame = np.pad(frame, ((0, odd_rows), (0, odd_columns), (0, 0)), mode="edge")
         try:
             if self._growing is None:
                 self._growing = self._open(frame.shape)
@@ -181,7 +183,7 @@ class VideoFile:
 
 
 def finish_draft(draft: Path) -> Path:
-    """Make a whole file of what a process that died left of a video; gives its path. Raises
+    """Make a whole file of what a process that died left of a video; return its path. Raises
     RunFolderError where there is no picture in it."""
     path = draft.with_name(draft.name.removeprefix(".").removesuffix(TEMPORARY))
     if draft != temporary(path) or path.suffix not in (".mp4", ".m4v"):
@@ -198,8 +200,7 @@ def frames_in(path: Path) -> int:
 
 
 def _finish(draft: Path, path: Path, *, is_lossless: bool) -> None:
-    """Copy what a growing file holds, without encoding it again, behind an index, and make that
-    durable under its name."""
+    """Copy what a growing file holds behind an index, and make that durable under its name."""
     import av
 
     indexed = path.with_name(f".{path.name}.indexed{TEMPORARY}")
@@ -257,9 +258,7 @@ def decoded(path: Path, count: int) -> Iterator[Any]:
                 f"written. Restore it from a copy of the run, or make them again where the env can "
                 f"show them: hocket video RUN --images --again"
             )
-        for frame in container.decode(video=0):
-            if seen == count:
-                return
+        for frame in islice(container.decode(video=0), count):
             yield frame
             seen += 1
     if seen < count:
@@ -283,12 +282,10 @@ def read_clip(path: Path, begin_s: float, count: int) -> Iterator[Array]:
         # The picture that is shown at `begin_s` begins at most half a picture before it.
         begin_s -= 0.5 / float(stream.average_rate)
         container.seek(max(0, int(begin_s / stream.time_base)), stream=stream)
-        for frame in container.decode(stream):
-            if seen == count:
-                return
-            if frame.time >= begin_s:
-                yield frame.to_ndarray(format="rgb24")
-                seen += 1
+        later = (frame for frame in container.decode(stream) if frame.time >= begin_s)
+        for frame in islice(later, count):
+            yield frame.to_ndarray(format="rgb24")
+            seen += 1
     if seen < count:
         raise RunFolderError(f"{str(path)!r} has {seen} of {count} pictures of an episode.")
 
@@ -298,10 +295,3 @@ def size_of(path: Path) -> tuple[int, int]:
     with _reading(path) as av, av.open(str(path)) as container:
         stream = container.streams.video[0]
         return int(stream.height), int(stream.width)
-
-
-def _even(frame: Array) -> Array:
-    height, width = frame.shape[:2]
-    if height % 2 or width % 2:
-        return np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
-    return frame

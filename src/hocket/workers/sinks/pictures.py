@@ -171,8 +171,7 @@ def encode_jpeg(frames: Sequence[Array], width: int) -> bytes:
 def reformatted(
     converter: av.video.reformatter.VideoReformatter, frame: av.VideoFrame, **wanted: Any
 ) -> av.VideoFrame:
-    """A frame in another format or size, by one thread: several cost four times what the work
-    does."""
+    """A frame in another format or size, by one thread: several cost four times the work."""
     try:
         return converter.reformat(frame, **wanted, threads=1)
     except TypeError:
@@ -202,7 +201,8 @@ def _as_rgb(picture: Array) -> Array:
 
 
 def _cell(name: str, picture: Array) -> Array:
-    label = _label(name)
+    page = np.where(_letters(name), 0, 255).astype(np.uint8)
+    label = page.repeat(_SHEET_SCALE, axis=0).repeat(_SHEET_SCALE, axis=1)[:, :, None]
     width = max(picture.shape[1], label.shape[1]) + 2 * _SHEET_MARGIN
     height = label.shape[0] + picture.shape[0] + 3 * _SHEET_MARGIN
     cell = np.full((height, width, 3), 255, np.uint8)
@@ -211,9 +211,3 @@ def _cell(name: str, picture: Array) -> Array:
     top = label.shape[0] + 2 * _SHEET_MARGIN
     cell[top : top + picture.shape[0], left : left + picture.shape[1]] = picture
     return cell
-
-
-def _label(text: str) -> Array:
-    page = np.where(_letters(text), 0, 255).astype(np.uint8)
-    page = page.repeat(_SHEET_SCALE, axis=0).repeat(_SHEET_SCALE, axis=1)
-    return np.repeat(page[:, :, None], 3, axis=2)

@@ -11,8 +11,8 @@ from typing import IO
 
 import numpy as np
 
-from hocket.core.contracts.recorder import SPILL
-from hocket.core.data import Array
+from hocket.core.contracts.recorder import SPILL, StepRecord
+from hocket.core.data import Array, Outcome
 from hocket.errors import RunFolderError
 from hocket.system.durable import TEMPORARY, disk_error
 
@@ -20,6 +20,17 @@ SPILL_S = 0.05
 """Seconds between two writes: the most that a worker's death costs. A write takes some 0.2 ms, half
 a per cent of that; an episode that is shorter writes nothing."""
 _SPILL = f"{SPILL}{TEMPORARY}"
+
+
+class NoTrack:
+    """The track of an attempt of which a sink keeps nothing."""
+
+    def step(self, record: StepRecord) -> None: ...
+
+    def seal(self, outcome: Outcome) -> Sequence[str]:
+        return ()
+
+    def discard(self) -> None: ...
 
 
 class Spill:

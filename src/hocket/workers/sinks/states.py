@@ -10,11 +10,11 @@ they are. For MetaWorld that is a quarter of the size at next to no cost.
 from __future__ import annotations
 
 import io
-import zipfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -27,12 +27,13 @@ from hocket.core.contracts.recorder import (
     AttemptStart,
     SinkNeeds,
     StepRecord,
+    Track,
 )
 from hocket.core.data import Array, Outcome, TaskInfo
 from hocket.errors import EnvError, ObservationError, RunFolderError
 from hocket.system.durable import drafted
 from hocket.workers.sinks.pictures import cameras_in
-from hocket.workers.sinks.spill import Spill
+from hocket.workers.sinks.spill import NoTrack, Spill
 
 ROWS_FILE = f"states{ROWS}"
 """What an attempt leaves that becomes an episode; holds what FILE does."""
@@ -42,16 +43,7 @@ FILE = "states.npz"
 `[steps + 1, V]` has those at every step. Numbers are float64."""
 OBSERVATIONS_FILE = "observations.npz"
 """Holds an array `[steps + 1, ...]` for each key, row 0 at the reset."""
-_UNREADABLE = (
-    OSError,
-    ValueError,
-    KeyError,
-    IndexError,
-    EOFError,
-    TypeError,
-    RuntimeError,
-    zipfile.BadZipFile,
-)
+_UNREADABLE = (OSError, ValueError, LookupError, EOFError, TypeError, RuntimeError, BadZipFile)
 """What reading a damaged file of numpy's raises; the numbers themselves have a checksum in it."""
 OBSERVATION_SINK = "hocket.workers.sinks.states:ObservationSink"
 """The name by which workers build this sink."""
@@ -79,16 +71,13 @@ class StatesSink:
     def needs_of(
         self, task: TaskInfo, record: Mapping[str, Any], abilities: Collection[str]
     ) -> SinkNeeds:
-        """States, for attempts whose states are kept."""
         del task, abilities
         return SinkNeeds(states=self._keeps(record))
 
-    def open(self, start: AttemptStart) -> StatesTrack:
-        return StatesTrack(
-            Path(start.folder),
-            is_on=self._keeps(start.record),
-            spills=bool(start.record.get(EVIDENCE)),
-        )
+    def open(self, start: AttemptStart) -> Track:
+        if not self._keeps(start.record):
+            return NoTrack()
+        return StatesTrack(Path(start.folder), spills=bool(start.record.get(EVIDENCE)))
 
     def _keeps(self, record: Mapping[str, Any]) -> bool:
         if record.get(RESTORED):
@@ -100,16 +89,15 @@ class StatesSink:
 class StatesTrack:
     """One attempt's states, in memory until it is sealed."""
 
-    def __init__(self, folder: Path, *, is_on: bool = True, spills: bool = False) -> None:
+    def __init__(self, folder: Path, *, spills: bool = False) -> None:
         """One that `spills` leaves its states also where its process dies."""
         self._folder = folder
-        self._is_on = is_on
         self._states: list[Array] = []
         self._spill = Spill(folder / FILE, is_on=spills)
         self._spilled = 0
 
     def step(self, record: StepRecord) -> None:
-        if record.state is None or not self._is_on:
+        if record.state is None:
             return
         if self._states and record.state.shape != self._states[0].shape:
             raise EnvError(
@@ -131,7 +119,6 @@ class StatesTrack:
         return [str(path)]
 
     def discard(self) -> None:
-        """Forget the states."""
         self._states = []
         self._spill.close()
 

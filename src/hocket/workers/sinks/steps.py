@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import math
+import zipfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,20 +32,19 @@ from hocket.core.contracts.recorder import (
     Track,
 )
 from hocket.core.data import Array, Observation, Outcome, TaskInfo
-from hocket.errors import ObservationError
+from hocket.errors import ObservationError, RunFolderError
 from hocket.system.durable import drafted
-from hocket.workers.sinks.error_steps import FILE as ERROR_FILE
-from hocket.workers.sinks.error_steps import save_error_steps
 from hocket.workers.sinks.pictures import cameras_in
-from hocket.workers.sinks.spill import Spill
-from hocket.workers.sinks.video import NoTrack
+from hocket.workers.sinks.spill import NoTrack, Spill
 
 FILE = f"steps{ROWS}"
 """Holds two arrays in `.npy` format: a structured one with a row a step, and the bytes of a JSON
 object with `prompt` and `layout`."""
+ERROR_FILE = "steps.npz"
+"""What an attempt leaves that ended in an error: the same two, as arrays `rows` and `said`."""
 LARGEST = 4096
 """Numbers in an array that is kept at every step where not everything is to be kept: with more, the
-steps of an episode would take tens of megabytes. Chosen by hand; no benchmark row."""
+steps of an episode would take tens of megabytes."""
 
 NOT_SAID = -1
 """In the field `success` where the env did not say."""
@@ -147,17 +147,8 @@ class StepsTrack:
 
     def step(self, record: StepRecord) -> None:
         success = NOT_SAID if record.success is None else int(record.success)
-        self._numbers.append(
-            (
-                record.step,
-                record.chunk,
-                record.age,
-                record.reward,
-                record.terminated,
-                record.truncated,
-                success,
-            )
-        )
+        at, ends = (record.step, record.chunk, record.age), (record.terminated, record.truncated)
+        self._numbers.append((*at, record.reward, *ends, success))
         if record.action is not None:
             self._actions.append(np.array(record.action, np.float64).ravel())
         if record.observation is not None:
@@ -225,7 +216,7 @@ class StepsTrack:
     def _table(self, begin: int = 0) -> Array:
         """The rows from the given one on."""
         ahead = len(self._numbers) - len(self._actions)  # the reset, step 0, had no action
-        actions = _same_size("action", self._actions[max(0, begin - ahead) :])
+        actions = _stacked(self._actions[max(0, begin - ahead) :])
         seen = [i for i, at in enumerate(self._observed) if at >= begin]
         states = np.stack([self._states[i] for i in seen]) if seen else None
         table = np.zeros(len(self._numbers) - begin, _dtype(actions, states))
@@ -290,9 +281,51 @@ def is_row(dtype: np.dtype[Any]) -> bool:
     return action.ndim == state.ndim == 2 and dtype == _dtype(action, state)
 
 
-def _same_size(name: str, arrays: Sequence[Array]) -> Array | None:
-    if not arrays:
-        return None
-    if len({len(array) for array in arrays}) > 1:
-        raise ObservationError(f"{name!r} changed its size in the middle of an episode.")
-    return np.stack(arrays)
+def _stacked(actions: Sequence[Array]) -> Array | None:
+    if len({len(action) for action in actions}) > 1:
+        raise ObservationError("'action' changed its size in the middle of an episode.")
+    return np.stack(actions) if actions else None
+
+
+def join_portions(arrays: Sequence[Array]) -> tuple[Array, Array]:
+    """The rows that were spilled in portions, each followed by what is said beside them; widths
+    differ where a portion has no observation."""
+    portions, said = arrays[0::2][: len(arrays) // 2], arrays[1::2]
+    if not said:
+        raise RunFolderError("No whole portion of steps was spilled.")
+    widest = {name: max(p[name].shape[1] for p in portions) for name in ("action", "state")}
+    kind = np.dtype(
+        [
+            (name, portions[0].dtype[name].base, (widest[name],) if name in widest else ())
+            for name in portions[0].dtype.names or ()
+        ]
+    )
+    joined = np.zeros(sum(map(len, portions)), kind)
+    begin = 0
+    for portion in portions:
+        rows = joined[begin : begin + len(portion)]
+        for name in kind.names or ():
+            if name in widest:
+                rows[name][:, : portion[name].shape[1]] = portion[name]
+            else:
+                rows[name] = portion[name]
+        begin += len(portion)
+    return joined, said[-1]
+
+
+def save_error_steps(path: Path, rows: Array, said: Array) -> None:
+    """Keep the steps of an attempt that ended in an error, durably."""
+    with drafted(path) as draft:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(draft, "wb") as file:
+            np.savez(file, rows=rows, said=said)
+
+
+def load_error_steps(path: Path) -> Array:
+    """The steps of an attempt that ended in an error, a row each: `step`, `action`, `reward` ..."""
+    try:
+        with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
+            rows: Array = file["rows"]
+    except (OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile) as exc:
+        raise RunFolderError(f"The steps in {str(path)!r} cannot be read: {exc}") from exc
+    return rows

@@ -32,6 +32,7 @@ from hocket.core.data import Array, Episode, Outcome, TaskInfo
 from hocket.errors import ObservationError, RunFolderError
 from hocket.workers.sinks.encoder import Quality, VideoFile, exact_rate, require_encoder
 from hocket.workers.sinks.pictures import as_frame, cameras_in, caption, draw_lines
+from hocket.workers.sinks.spill import NoTrack
 
 QUALITY = "quality"
 """How a restored state is rendered: `look`, for people, or `full`, as policies are given it."""
@@ -46,7 +47,10 @@ doubles what it takes. Never more than a quarter of a second of them."""
 _WAITING = 2
 """How many such groups may wait for the encoder."""
 _LONGEST_WAIT_S = 120.0
-"""A disk that takes no frame for this long is an error. Chosen by hand; no benchmark row."""
+"""A disk that takes no frame for this long is an error."""
+
+Frame = tuple[str, Array, list[str]]
+"""A picture of a camera, with lines to burn in."""
 
 
 def is_rendered_later(abilities: Collection[str]) -> bool:
@@ -97,7 +101,6 @@ class VideoSink:
     def needs_of(
         self, task: TaskInfo, record: Mapping[str, Any], abilities: Collection[str]
     ) -> SinkNeeds:
-        """Pictures, for attempts that get their video now."""
         if not self._is_wanted(record, abilities):
             return SinkNeeds()
         return SinkNeeds(
@@ -122,17 +125,6 @@ class VideoSink:
         if record.get(RESTORED):
             return True
         return record[self._kind] != "later" and not is_rendered_later(abilities)
-
-
-class NoTrack:
-    """The track of an attempt of which a sink keeps nothing."""
-
-    def step(self, record: StepRecord) -> None: ...
-
-    def seal(self, outcome: Outcome) -> Sequence[str]:
-        return ()
-
-    def discard(self) -> None: ...
 
 
 class VideoTrack:
@@ -219,10 +211,8 @@ class EncoderThread:
         self._quality = quality
         self._files: dict[str, VideoFile] = {}
         self._at_once = max(1, min(_AT_ONCE, int(rate / 4)))
-        self._group: list[tuple[str, Array, list[str]]] = []
-        self._waiting: queue.Queue[list[tuple[str, Array, list[str]]] | None] = queue.Queue(
-            _WAITING
-        )
+        self._group: list[Frame] = []
+        self._waiting: queue.Queue[list[Frame] | None] = queue.Queue(_WAITING)
         self._failure: Exception | None = None
         self._thread: threading.Thread | None = None
 
@@ -235,7 +225,8 @@ class EncoderThread:
             self._thread.start()
         self._group.append((key, frame, lines))
         if len(self._group) >= self._at_once:
-            self._pass_on()
+            self._send(self._group)
+            self._group = []
 
     def seal(self) -> list[Path]:
         """Wait for all frames, and make the files durable."""
@@ -249,20 +240,16 @@ class EncoderThread:
         for file in self._files.values():
             file.discard()
 
-    def _pass_on(self) -> None:
-        group, self._group = self._group, []
-        self._send(group)
-
     def _stop(self) -> None:
         thread, self._thread = self._thread, None
         if thread is not None:
-            self._pass_on()
+            self._send(self._group)
             self._send(None)
             thread.join(_LONGEST_WAIT_S)
             if thread.is_alive():
                 raise self._stuck()
 
-    def _send(self, group: list[tuple[str, Array, list[str]]] | None) -> None:
+    def _send(self, group: list[Frame] | None) -> None:
         try:
             self._waiting.put(group, timeout=_LONGEST_WAIT_S)
         except queue.Full:
@@ -294,7 +281,7 @@ class EncoderThread:
 
 def stride_of(rate: float | None) -> int:
     """Steps from one frame of a video to the next, for an env that is controlled at `rate` steps a
-    second: so many that 20 to 40 frames a second are left, or all there are."""
+    second: 20 to 40 frames a second are left, or all there are."""
     return max(1, int((rate or 0.0) // _SLOWEST_RATE))
 
 

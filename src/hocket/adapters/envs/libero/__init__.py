@@ -10,6 +10,7 @@ from hocket.core.data import TaskInfo
 from hocket.core.plugins import did_you_mean
 from hocket.errors import ConfigError, UnknownNameError
 from hocket.workers.env import gl
+from hocket.workers.suites import find_task
 
 if TYPE_CHECKING:
     from hocket.adapters.envs.libero.env import LiberoEnv
@@ -241,10 +242,7 @@ class Libero:
         )
 
     def make(self, task: str) -> LiberoEnv:
-        if task not in self._tasks:
-            raise UnknownNameError(
-                f"This suite has no task {task!r}.{did_you_mean(task, self._tasks)}"
-            )
+        find_task("libero", self.tasks(), task)
         from hocket.adapters.envs.libero.env import LiberoEnv
 
         return LiberoEnv(self._suite, task, self._config)

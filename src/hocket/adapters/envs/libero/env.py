@@ -218,7 +218,7 @@ class LiberoEnv(CameraEnv):
         return {STATE_KEY: state, **images}
 
     def _image(self, camera: str) -> Array:
-        image = self._picture(camera)
+        image = self._picture(self._model, self._data, camera)
         return np.ascontiguousarray(image[:, ::-1]) if self._config.mirrored else image
 
 

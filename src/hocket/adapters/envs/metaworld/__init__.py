@@ -13,6 +13,7 @@ from hocket.core.data import TaskInfo
 from hocket.core.plugins import did_you_mean
 from hocket.errors import ConfigError, UnknownNameError
 from hocket.workers.env import gl
+from hocket.workers.suites import find_task
 
 if TYPE_CHECKING:
     from hocket.adapters.envs.metaworld.env import MetaWorldEnv
@@ -174,10 +175,7 @@ class MetaWorld:
         )
 
     def make(self, task: str) -> MetaWorldEnv:
-        if task not in self._tasks:
-            raise UnknownNameError(
-                f"This suite has no task {task!r}.{did_you_mean(task, self._tasks)}"
-            )
+        find_task("metaworld", self.tasks(), task)
         from hocket.adapters.envs.metaworld.env import MetaWorldEnv
 
         return MetaWorldEnv(task, self._config)

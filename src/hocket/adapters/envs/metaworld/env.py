@@ -75,14 +75,6 @@ class MetaWorldEnv(CameraEnv):
         self.action_space = spaces.Box(-1.0, 1.0, (4,), np.float32)
 
     @property
-    def _model(self) -> Any:
-        return self.sim.model
-
-    @property
-    def _data(self) -> Any:
-        return self.sim.data
-
-    @property
     def facts(self) -> dict[str, str]:
         """What numbers depend on: the model before any layout, and the renderer."""
         return {MODEL_DIGEST: self._digest, **super().facts}
@@ -192,25 +184,26 @@ class MetaWorldEnv(CameraEnv):
         _restore_plain(self.sim, self._pristine)
         for name, values in self._fields.items():
             getattr(self.sim.model, name)[:] = values
-        mujoco.mj_resetData(self._model, self._data)
-        mujoco.mj_forward(self._model, self._data)
+        mujoco.mj_resetData(self.sim.model, self.sim.data)
+        mujoco.mj_forward(self.sim.model, self.sim.data)
 
     def _integration(self) -> Array:
-        model, data = self._model, self._data
+        model, data = self.sim.model, self.sim.data
         values = np.empty(mujoco.mj_stateSize(model, _INTEGRATION))
         mujoco.mj_getState(model, data, values, _INTEGRATION)
         return values
 
     def _settle(self, integration: Array) -> None:
         """Set MuJoCo's state, and everything that it derives for images from it."""
-        model, data = self._model, self._data
+        model, data = self.sim.model, self.sim.data
         mujoco.mj_setState(model, data, integration, _INTEGRATION)
         mujoco.mj_forward(model, data)
         # Solving again moved the solver's warm start; the next step must find it where it was.
         mujoco.mj_setState(model, data, integration, _INTEGRATION)
 
     def _image(self, camera: str) -> Array:
-        return self._picture(camera, upside_down=camera in UPSIDE_DOWN)
+        is_turned = camera in UPSIDE_DOWN
+        return self._picture(self.sim.model, self.sim.data, camera, upside_down=is_turned)
 
 
 @contextlib.contextmanager

@@ -96,8 +96,7 @@ class JaxRows:
         self._seen = None
 
     def _put(self, rows: Array, states: Array, goals: Array) -> None:
-        mask = np.zeros(self.rows, np.bool_)
-        mask[rows] = True
+        mask = np.isin(np.arange(self.rows), rows)
         wide = np.zeros((self.rows, states.shape[1]), np.float32)
         far = np.zeros((self.rows, 3), np.float32)
         wide[rows], far[rows] = states, goals

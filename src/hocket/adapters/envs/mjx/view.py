@@ -6,15 +6,15 @@ steps; MuJoCo only derives the poses of bodies, and simulates nothing.
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from types import SimpleNamespace
+from typing import NoReturn
 
-import gymnasium
 import mujoco
 import numpy as np
 from gymnasium import spaces
 
 from hocket.adapters.envs.mjx import STATE_KEY, MjxTask
-from hocket.adapters.envs.rendering import OffscreenRenderer
+from hocket.adapters.envs.rendering import CameraEnv
 from hocket.core.data import Array
 from hocket.errors import EnvError
 
@@ -27,39 +27,28 @@ _BLOCK = (0.35, 0.55, 0.85, 1.0)
 _FLOOR = (0.32, 0.36, 0.42, 1.0)
 
 
-class MjxView(gymnasium.Env[Any, Array]):
+class MjxView(CameraEnv):
     """An env that is set to states and rendered. A state is a row's: positions, speeds, goal."""
 
+    _simulator = "MJX"
+
     def __init__(self, task: MjxTask) -> None:
-        self._task = task
+        self._mjx_task = task
         self._model = _furnished(task)
         self._data = mujoco.MjData(self._model)
         self._goal = np.zeros(3)
-        self._renderer: OffscreenRenderer | None = None
-        self._in_use: tuple[str, ...] = ()
+        looks = SimpleNamespace(size=SIZE, render="full")
+        super().__init__(task.info.name, looks, {IMAGE_KEY: CAMERA}, len(self._state()))
+        self.use_cameras(())
         high = np.ones(self._model.nu, np.float32)
         self.action_space = spaces.Box(-high, high)
-        self.observation_space = spaces.Dict({})
 
-    @property
-    def camera_keys(self) -> tuple[str, ...]:
-        return (IMAGE_KEY,)
-
-    def use_cameras(self, keys: tuple[str, ...]) -> None:
-        self._in_use = keys
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, Array], dict[str, Any]]:
-        del options
-        qpos, goals = self._task.start([seed or 0])
+    def _begin(self, seed: int) -> None:
+        qpos, goals = self._mjx_task.start([seed])
         self._show(qpos[0], np.zeros(self._model.nv), goals[0])
-        return self.observe(), {}
 
-    def step(self, action: Array) -> NoReturn:
+    def advance(self, action: Array) -> NoReturn:
         raise EnvError("This env shows what rows did. It is simulated as rows, many at once.")
-
-    advance = step
 
     def get_state(self) -> Array:
         return np.concatenate([self._data.qpos, self._data.qvel, self._goal])
@@ -69,25 +58,22 @@ class MjxView(gymnasium.Env[Any, Array]):
         self._show(state[:at], state[at:-3], state[-3:])
 
     def close(self) -> None:
-        """Free what rendering holds. Twice is safe."""
-        if self._renderer is not None:
-            self._renderer.close()
-            self._renderer = None
+        self.free_renderer()
+
+    def observe(self) -> dict[str, Array]:
+        images = {key: self._picture(self._model, self._data, CAMERA) for key in self._in_use}
+        return {STATE_KEY: self._state(), **images}
+
+    def _state(self) -> Array:
+        rows = [np.asarray(part)[None] for part in (self._data.qpos, self._data.qvel, self._goal)]
+        seen: Array = self._mjx_task.rules.observe(np, *rows)[0]
+        return seen
 
     def _show(self, qpos: Array, qvel: Array, goal: Array) -> None:
         self._data.qpos[:], self._data.qvel[:], self._goal[:] = qpos, qvel, goal
         self._data.mocap_pos[0] = goal
         mujoco.mj_kinematics(self._model, self._data)
         mujoco.mj_camlight(self._model, self._data)
-
-    def observe(self) -> dict[str, Array]:
-        rows = [np.asarray(part)[None] for part in (self._data.qpos, self._data.qvel, self._goal)]
-        seen: dict[str, Array] = {STATE_KEY: self._task.rules.observe(np, *rows)[0]}
-        if self._in_use:
-            if self._renderer is None:
-                self._renderer = OffscreenRenderer(self._model, SIZE, fast=False)
-            seen[IMAGE_KEY] = self._renderer.render(self._data, CAMERA)
-        return seen
 
 
 def _furnished(task: MjxTask) -> mujoco.MjModel:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,24 +23,27 @@ import numpy as np
 
 from hocket.adapters import hub
 from hocket.adapters.policies.devices import keep_threads
-from hocket.adapters.policies.lerobot.continuing import alike, can_be_guided, guide
-from hocket.adapters.policies.lerobot.folder import check_folder, find_folder, load
+from hocket.adapters.policies.lerobot.folder import (
+    ACTION,
+    IMAGES,
+    check_folder,
+    find_folder,
+    keys_of,
+    load,
+    spec_of,
+)
 from hocket.adapters.policies.rtc import RtcConfig
-from hocket.core.contracts.policy import PREFIX
-from hocket.core.data import Actions, Array, ArraySpec, Batch, PolicySpec, Row
+from hocket.core.contracts.policy import DELAY, PREFIX, PREFIX_LENGTH
+from hocket.core.data import Actions, Array, Batch, Row
 from hocket.errors import ConfigError
 
 if TYPE_CHECKING:
     import torch
 
-ACTION = "action"
-_IMAGES = "observation.images"
 _CAMERA = "observation.image"
 _SEEDS = 2**63 - 1
-_ANY_SIZE = ("smolvla", "pi0", "pi05", "pi0_fast", "xvla", "groot", "wall_x")
-"""Policies that scale images themselves."""
-_ALIASES = {"observation.images.image2": "observation/wrist_image"}
-"""LeRobot's names for what hocket's envs call otherwise: LIBERO's wrist camera."""
+_GUIDED = ("smolvla", "pi0", "pi05")
+"""Policies that LeRobot samples by a flow, and so can guide."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +125,8 @@ class LeRobot:
             guided: dict[str, Any] = {}
             if committed is not None and committed[1]:
                 seen[ACTION] = torch.from_numpy(np.asarray(batch.arrays[PREFIX], np.float32))
+            # A prefix is in the env's numbers: as in training, it is normalized, and made relative
+            # to the new state where the policy's actions are.
             inputs = self._loaded.preprocess(seen)
             left = inputs.pop(ACTION, None)  # empty, unless there is a prefix
             if committed is not None and committed[1]:
@@ -131,8 +136,7 @@ class LeRobot:
                     "prev_chunk_left_over": left[:, :length],
                     "execution_horizon": length,
                 }
-            chunk = self._combine(self._predict(inputs, rows, **guided), batch.rows)
-            values = self._loaded.postprocess(chunk)
+            values = self._loaded.postprocess(self._predict(inputs, rows, **guided))
             return np.array(values.float().cpu().numpy())
 
     def close(self) -> None:
@@ -174,7 +178,7 @@ class LeRobot:
         policy: Any = self._loaded.policy
         inputs = dict(inputs)
         if cameras := list(self._loaded.config.image_features):
-            inputs[_IMAGES] = torch.stack([inputs[key] for key in cameras], dim=1)
+            inputs[IMAGES] = torch.stack([inputs[key] for key in cameras], dim=1)
         for key, value in inputs.items():
             if not isinstance(value, torch.Tensor) or len(value) != size * self.spec.history:
                 continue
@@ -184,11 +188,6 @@ class LeRobot:
             else:  # the policy reads the last step alone, as it does with the prompt
                 inputs[key] = steps[:, -1]
         return inputs
-
-    def _combine(self, chunk: torch.Tensor, rows: Sequence[Row]) -> torch.Tensor:
-        """Chunks to chunks, while they are still normalized; here they stay as they are."""
-        del rows
-        return chunk
 
 
 class SingleActions(LeRobot):
@@ -230,21 +229,23 @@ class EnsembledACT(LeRobotSessions):
         super().__init__(folder, settings)
         self.spec = dataclasses.replace(self.spec, chunk_length=1, replan=1)
 
-    def _combine(self, chunk: torch.Tensor, rows: Sequence[Row]) -> torch.Tensor:
+    def _predict(self, inputs: dict[str, Any], rows: list[Row], **guided: Any) -> torch.Tensor:
         """Each attempt's average, moved on by one step: `[B, 1, A]`."""
         import torch
         from lerobot.policies.act.modeling_act import ACTTemporalEnsembler
 
         config = self._loaded.config
-        actions = []
+        chunk = super()._predict(inputs, rows, **guided)
+        averages: dict[str, torch.Tensor] = {}
         for i, row in enumerate(rows):
+            if row.session in averages:
+                continue  # padding repeats a row
             if row.session not in self._kept:
                 self._kept[row.session] = ACTTemporalEnsembler(
                     config.temporal_ensemble_coeff, config.chunk_size
                 )
-            actions.append(self._kept[row.session].update(chunk[i : i + 1]))
-        actions += actions[-1:] * (len(chunk) - len(actions))
-        return torch.cat(actions)[:, None]
+            averages[row.session] = self._kept[row.session].update(chunk[i : i + 1])
+        return torch.cat([averages[row.session] for row in rows])[:, None]
 
 
 class PlanningTDMPC(LeRobotSessions):
@@ -316,66 +317,39 @@ class _Loader:
 load_policy = _Loader()
 
 
-def keys_of(config: Any, given: Mapping[str, str]) -> dict[str, str]:
-    """Our key of each input, and LeRobot's."""
-    wanted = [
-        name
-        for name, feature in config.input_features.items()
-        if feature.type.name in ("VISUAL", "STATE", "ENV") and ".empty_camera_" not in name
-    ]
-    unknown = sorted(set(given) - set(wanted))
-    if unknown:
-        raise ConfigError(f"The policy has no input {unknown[0]!r}; it reads: {', '.join(wanted)}.")
-    keys: dict[str, str] = {}
-    for name in wanted:
-        ours = given.get(name) or _ALIASES.get(name) or default_key(name)
-        if ours in keys:
-            raise ConfigError(f"{keys[ours]!r} and {name!r} would both read {ours!r}; set keys.")
-        keys[ours] = name
-    return keys
+def can_be_guided(policy: Any) -> bool:
+    """True where the installed LeRobot can do real-time chunking for this policy."""
+    return policy.config.type in _GUIDED and hasattr(policy, "init_rtc_processor")
 
 
-def default_key(name: str) -> str:
-    """`observation.images.wrist_image` is `observation/wrist_image`."""
-    for prefix in (f"{_IMAGES}.", "observation."):
-        if name.startswith(prefix):
-            return f"observation/{name[len(prefix) :]}"
-    return f"observation/{name}"
+def guide(policy: Any, config: RtcConfig) -> None:
+    """Switch on LeRobot's own guidance by committed actions, which takes J for the identity
+    (`identity` in `hocket.adapters.policies.rtc`)."""
+    from lerobot.policies.rtc.configuration_rtc import RTCConfig
 
-
-def spec_of(config: Any, keys: Mapping[str, str], settings: LeRobotConfig) -> PolicySpec:
-    """What a policy reads and gives."""
-    inputs: dict[str, ArraySpec] = {}
-    cameras = []
-    for ours, theirs in keys.items():
-        feature = config.input_features[theirs]
-        if feature.type.name == "VISUAL":
-            cameras.append(ours)
-            channels, height, width = feature.shape
-            size = (-1, -1) if config.type in _ANY_SIZE else (height, width)
-            inputs[ours] = ArraySpec(shape=(*size, channels), dtype="|u1")
-        else:
-            inputs[ours] = ArraySpec(shape=tuple(feature.shape), dtype="<f4")
-    length, steps = _lengths(config)
-    return PolicySpec(
-        chunk_length=length,
-        action_size=int(config.output_features[ACTION].shape[0]),
-        inputs=inputs,
-        cameras=tuple(cameras),
-        history=config.n_obs_steps or 1,
-        max_batch=settings.max_batch,
-        replan=min(steps, length),
+    if config.guidance != "identity":
+        raise ConfigError(
+            "LeRobot's policies are guided by LeRobot, which knows --rtc.guidance identity alone."
+        )
+    if config.steps:
+        raise ConfigError(
+            "LeRobot's policies take their own number of denoising steps: leave --rtc.steps out, "
+            "and set num_steps (or num_inference_steps) in the policy's config.json."
+        )
+    schedules = type(RTCConfig().prefix_attention_schedule)
+    policy.config.rtc_config = RTCConfig(
+        enabled=True,
+        prefix_attention_schedule=schedules[config.schedule.upper()],
+        max_guidance_weight=config.weight,
     )
+    policy.init_rtc_processor()
 
 
-def _lengths(config: Any) -> tuple[int, int]:
-    """Actions in a chunk, and how many of them LeRobot executes."""
-    if config.type == "diffusion":
-        return config.n_action_steps, config.n_action_steps
-    if config.type == "vqbet":
-        return config.action_chunk_size, config.action_chunk_size
-    if config.type == "tdmpc":
-        steps = max(config.n_action_steps, config.n_action_repeats)
-        return steps, steps
-    length = int(getattr(config, "chunk_size", 0) or getattr(config, "n_action_steps", 0) or 1)
-    return length, int(getattr(config, "n_action_steps", length) or length)
+def alike(batch: Batch, rows: list[Row]) -> Iterator[tuple[Array, Batch, int, int]]:
+    """Rows of one delay and one length of prefix, by which LeRobot guides a whole batch: their
+    indices, their batch, and both."""
+    told = np.stack([batch.arrays[DELAY], batch.arrays[PREFIX_LENGTH]], 1)
+    for delay, length in np.unique(told, axis=0).tolist():
+        index = np.flatnonzero((told == (delay, length)).all(1))
+        arrays = {key: np.asarray(value)[index] for key, value in batch.arrays.items()}
+        yield index, Batch(arrays=arrays, rows=tuple(rows[i] for i in index)), delay, length

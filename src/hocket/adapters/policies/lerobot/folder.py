@@ -6,12 +6,14 @@ import importlib
 import json
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hocket.adapters import hub
+from hocket.core.data import ArraySpec, PolicySpec
 from hocket.errors import ConfigError, MissingExtraError
 
 if TYPE_CHECKING:
@@ -21,6 +23,12 @@ WEIGHTS = "model.safetensors"
 _PROCESSORS = ("policy_preprocessor.json", "policy_postprocessor.json")
 _PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 
+ACTION = "action"
+IMAGES = "observation.images"
+_ANY_SIZE = ("smolvla", "pi0", "pi05", "pi0_fast", "xvla", "groot", "wall_x")
+"""Policies that scale images themselves."""
+_ALIASES = {"observation.images.image2": "observation/wrist_image"}
+"""LeRobot's names for what hocket's envs call otherwise: LIBERO's wrist camera."""
 _SILENT = ("pi0", "pi05", "pi0_fast")
 _LONGEST = 600
 """Characters of torch's message that are shown."""
@@ -202,3 +210,68 @@ def mend_torchvision() -> None:
         import torchvision  # noqa: F401
     except ImportError:
         return
+
+
+def keys_of(config: Any, given: Mapping[str, str]) -> dict[str, str]:
+    """Our key of each input, and LeRobot's."""
+    wanted = [
+        name
+        for name, feature in config.input_features.items()
+        if feature.type.name in ("VISUAL", "STATE", "ENV") and ".empty_camera_" not in name
+    ]
+    unknown = sorted(set(given) - set(wanted))
+    if unknown:
+        raise ConfigError(f"The policy has no input {unknown[0]!r}; it reads: {', '.join(wanted)}.")
+    keys: dict[str, str] = {}
+    for name in wanted:
+        ours = given.get(name) or _ALIASES.get(name) or default_key(name)
+        if ours in keys:
+            raise ConfigError(f"{keys[ours]!r} and {name!r} would both read {ours!r}; set keys.")
+        keys[ours] = name
+    return keys
+
+
+def default_key(name: str) -> str:
+    """`observation.images.wrist_image` is `observation/wrist_image`."""
+    for prefix in (f"{IMAGES}.", "observation."):
+        if name.startswith(prefix):
+            return f"observation/{name[len(prefix) :]}"
+    return f"observation/{name}"
+
+
+def spec_of(config: Any, keys: Mapping[str, str], settings: LeRobotConfig) -> PolicySpec:
+    """What a policy reads and gives."""
+    inputs: dict[str, ArraySpec] = {}
+    cameras = []
+    for ours, theirs in keys.items():
+        feature = config.input_features[theirs]
+        if feature.type.name == "VISUAL":
+            cameras.append(ours)
+            channels, height, width = feature.shape
+            size = (-1, -1) if config.type in _ANY_SIZE else (height, width)
+            inputs[ours] = ArraySpec(shape=(*size, channels), dtype="|u1")
+        else:
+            inputs[ours] = ArraySpec(shape=tuple(feature.shape), dtype="<f4")
+    length, steps = _lengths(config)
+    return PolicySpec(
+        chunk_length=length,
+        action_size=int(config.output_features[ACTION].shape[0]),
+        inputs=inputs,
+        cameras=tuple(cameras),
+        history=config.n_obs_steps or 1,
+        max_batch=settings.max_batch,
+        replan=min(steps, length),
+    )
+
+
+def _lengths(config: Any) -> tuple[int, int]:
+    """Actions in a chunk, and how many of them LeRobot executes."""
+    if config.type == "diffusion":
+        return config.n_action_steps, config.n_action_steps
+    if config.type == "vqbet":
+        return config.action_chunk_size, config.action_chunk_size
+    if config.type == "tdmpc":
+        steps = max(config.n_action_steps, config.n_action_repeats)
+        return steps, steps
+    length = int(getattr(config, "chunk_size", 0) or getattr(config, "n_action_steps", 0) or 1)
+    return length, int(getattr(config, "n_action_steps", length) or length)

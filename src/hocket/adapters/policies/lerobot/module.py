@@ -10,24 +10,21 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from hocket.adapters.policies.lerobot.folder import load
+from hocket.adapters.policies.lerobot.folder import keys_of, load, spec_of
 from hocket.errors import ConfigError
 
 if TYPE_CHECKING:
     from hocket.adapters.policies.lerobot import LeRobotConfig
-    from hocket.core.data import PolicySpec
 
 
 class LeRobotModule(nn.Module):  # type: ignore[misc]
     """Reading observations and giving actions, as all kinds do."""
 
     def __init__(self, folder: Path, settings: LeRobotConfig) -> None:
-        from hocket.adapters.policies.lerobot import keys_of, spec_of
-
         super().__init__()
         loaded = load(folder, settings, "cpu")
-        self._keys: dict[str, str] = keys_of(loaded.config, settings.keys)
-        spec: PolicySpec = spec_of(loaded.config, self._keys, settings)
+        self._keys = keys_of(loaded.config, settings.keys)
+        spec = spec_of(loaded.config, self._keys, settings)
         self.policy: Any = loaded.policy
         self._before, self._after = loaded.preprocess, loaded.postprocess
         self.chunk_length = spec.chunk_length

@@ -168,8 +168,6 @@ def _from_file(name: str) -> RuleMapping:
         raise ConfigError(f"The mapping {name!r} cannot be read: {exc}") from exc
     except yaml.YAMLError as exc:
         raise ConfigError(f"The mapping {name!r} is no YAML: {exc}") from exc
-    if not isinstance(data, Mapping):
-        raise ConfigError(f"The mapping {name!r} must be keys with values.")
     return parse_mapping(Path(name).name, data)
 
 

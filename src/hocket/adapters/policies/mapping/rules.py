@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Container, Mapping
+from collections.abc import Collection, Container, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,8 @@ from hocket.errors import ChunkShapeError, ConfigError, ObservationError
 ROOT = "observation/"
 """The prefix of the keys of hocket's envs."""
 Ranges = tuple[tuple[float, float], tuple[float, float]]
+_PAIRS = ("slice", "resize", "clip")
+"""Settings that are two numbers."""
 _BITS = 22
 _HALF = 1 << (_BITS - 1)
 
@@ -210,11 +212,13 @@ def find_key(source: str, keys: Container[str]) -> str | None:
 
 def parse_mapping(name: str, data: Any) -> RuleMapping:
     """A mapping from plain data, as a YAML file holds it; unknown keys are errors."""
-    top = _mapping(name, data)
-    _refuse_unknown(name, top, ("request", "prompt", "nested", "actions", "control_rate", "replan"))
+    top = _settings(
+        name, data, ("request", "prompt", "nested", "actions", "control_rate", "replan")
+    )
+    request = top.get("request", {})
     fields = {
         str(key): _field(f"{name}: request.{key}", value)
-        for key, value in _mapping(f"{name}: request", top.get("request", {})).items()
+        for key, value in _settings(f"{name}: request", request, request).items()
     }
     if not fields:
         raise ConfigError(f"{name}: `request` must name at least one key of the server's.")
@@ -232,21 +236,19 @@ def parse_mapping(name: str, data: Any) -> RuleMapping:
 
 
 def _field(where: str, value: Any) -> Field:
-    rule = {"from": value} if isinstance(value, (str, list, tuple)) else _mapping(where, value)
-    names = [f.name for f in dataclasses.fields(Field)]
-    _refuse_unknown(where, rule, ["from", "or", *names[2:]])
-    settings = {key: _frozen(part) for key, part in rule.items() if key not in ("from", "or")}
-    sources, otherwise = _keys(where, rule, "from"), _keys(where, rule, "or")
+    plain = {"from": value} if isinstance(value, (str, list, tuple)) else value
+    rule = _settings(where, plain, ["from", "or", *_names(Field)[2:]])
+    sources = _keys(where, "from", rule.pop("from", ()))
+    otherwise = _keys(where, "or", rule.pop("or", ()))
     if not sources:
         raise ConfigError(f"{where}: `from` must be a key of the env's observation, or several.")
     if otherwise and len(otherwise) != len(sources):
         raise ConfigError(f"{where}: `or` must name as many keys as `from`.")
-    field = Field(sources=sources, otherwise=otherwise, **settings)
+    field = Field(sources=sources, otherwise=otherwise, **rule)
     if field.rotate not in (0, 90, 180, 270):
         raise ConfigError(f"{where}: rotate must be 0, 90, 180 or 270, not {field.rotate!r}.")
     if field.layout not in ("hwc", "chw"):
         raise ConfigError(f"{where}: layout must be hwc or chw, not {field.layout!r}.")
-    _check_pairs(where, rule, ("slice", "resize"))
     if field.dtype is not None:
         try:
             np.dtype(field.dtype)
@@ -255,47 +257,39 @@ def _field(where: str, value: Any) -> Field:
     return field
 
 
-def _keys(where: str, rule: Mapping[str, Any], name: str) -> tuple[str, ...]:
-    value = rule.get(name, ())
+def _keys(where: str, name: str, value: Any) -> tuple[str, ...]:
     found = (value,) if isinstance(value, str) else value
-    if not isinstance(found, (list, tuple)) or not all(isinstance(key, str) for key in found):
+    if not isinstance(found, tuple) or not all(isinstance(key, str) for key in found):
         raise ConfigError(f"{where}: `{name}` must be a key of the env's observation, or several.")
-    return tuple(found)
+    return found
 
 
 def _answer(where: str, value: Any) -> ActionRule:
-    rule = _mapping(where, value)
-    _refuse_unknown(where, rule, [f.name for f in dataclasses.fields(ActionRule)])
-    _check_pairs(where, rule, ("slice", "clip"))
-    settings = {key: _frozen(part) for key, part in rule.items() if key != "gripper"}
-    gripper = None
+    rule = _settings(where, value, _names(ActionRule))
     if rule.get("gripper") is not None:
-        parts = _mapping(f"{where}.gripper", rule["gripper"])
-        _refuse_unknown(f"{where}.gripper", parts, [f.name for f in dataclasses.fields(Gripper)])
-        gripper = Gripper(**{key: _frozen(part) for key, part in parts.items()})
-    return ActionRule(gripper=gripper, **settings)
+        gripper = _settings(f"{where}.gripper", rule["gripper"], _names(Gripper))
+        rule["gripper"] = Gripper(**gripper)
+    return ActionRule(**rule)
 
 
-def _mapping(where: str, value: Any) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise ConfigError(f"{where} must be keys with values, not {value!r}.")
-    return value
+def _names(kind: type[Any]) -> list[str]:
+    return [field.name for field in dataclasses.fields(kind)]
 
 
-def _refuse_unknown(where: str, found: Mapping[str, Any], known: Any) -> None:
-    for key in found:
+def _settings(where: str, found: Any, known: Collection[str]) -> dict[str, Any]:
+    """What plain data sets, lists as tuples; unknown keys, and pairs that are none, are errors."""
+    if not isinstance(found, Mapping):
+        raise ConfigError(f"{where} must be keys with values, not {found!r}.")
+    for key, value in found.items():
         if key not in known:
             raise ConfigError(
                 f"{where} has no setting {key!r}.{did_you_mean(str(key), known)} "
                 f"It has: {', '.join(known)}."
             )
-
-
-def _check_pairs(where: str, rule: Mapping[str, Any], keys: tuple[str, ...]) -> None:
-    for key in keys:
-        pair = rule.get(key)
-        if pair is not None and (not isinstance(pair, (list, tuple)) or len(pair) != 2):
-            raise ConfigError(f"{where}: {key} must be two numbers, not {pair!r}.")
+        is_pair = isinstance(value, (list, tuple)) and len(value) == 2
+        if key in _PAIRS and value is not None and not is_pair:
+            raise ConfigError(f"{where}: {key} must be two numbers, not {value!r}.")
+    return {key: _frozen(value) for key, value in found.items()}
 
 
 def _frozen(value: Any) -> Any:

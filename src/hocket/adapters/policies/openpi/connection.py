@@ -12,8 +12,7 @@ import contextlib
 import re
 import socket
 import ssl
-import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -26,13 +25,7 @@ from hocket.adapters.policies.openpi.protocol import (
     find_announcement,
 )
 from hocket.core.codec import unpack
-from hocket.errors import (
-    ConfigError,
-    HocketError,
-    PolicyError,
-    PolicyUnavailableError,
-    WireError,
-)
+from hocket.errors import ConfigError, HocketError, PolicyError, PolicyUnavailableError, WireError
 
 DEFAULT_PORT = 8000
 OPEN_TIMEOUT_S = 10.0
@@ -101,14 +94,8 @@ class PolicyConnection:
     @classmethod
     async def open(cls, endpoint: Endpoint, number: int) -> PolicyConnection:
         """Connect and read the metadata; Unreachable where that fails or takes too long."""
-        opened: ClientConnection | None = None
         try:
-            async with _within(OPEN_TIMEOUT_S):
-                opened = await _dial(endpoint)
-                metadata = await opened.recv()
-                if isinstance(metadata, str):
-                    raise WireError(f"its first frame is text: {metadata[:200]!r}")
-                return cls(opened, unpack(metadata), f"openpi://{endpoint.name}#{number}")
+            return await asyncio.wait_for(cls._begin(endpoint, number), OPEN_TIMEOUT_S)
         except InvalidStatus as exc:
             status = exc.response.status_code
             if status in REFUSED_STATUSES:
@@ -117,13 +104,19 @@ class PolicyConnection:
                     + (": set its key with --policy.api-key-file." if status != 404 else ".")
                 ) from exc
             raise Unreachable(f"{endpoint.name} answers HTTP {status}") from exc
-        except (OSError, WebSocketException, WireError, EOFError) as exc:
-            if opened is not None:
-                opened.transport.abort()
-            raise Unreachable(f"{endpoint.name}: {exc or type(exc).__name__}") from exc
+        except (OSError, WebSocketException, WireError, EOFError, asyncio.TimeoutError) as exc:
+            raise Unreachable(f"{endpoint.name}: {str(exc) or type(exc).__name__}") from exc
+
+    @classmethod
+    async def _begin(cls, endpoint: Endpoint, number: int) -> PolicyConnection:
+        opened = await _dial(endpoint)
+        try:
+            metadata = await opened.recv()
+            if isinstance(metadata, str):
+                raise WireError(f"its first frame is text: {metadata[:200]!r}")
+            return cls(opened, unpack(metadata), f"openpi://{endpoint.name}#{number}")
         except BaseException:
-            if opened is not None:
-                opened.transport.abort()
+            opened.transport.abort()
             raise
 
     async def ask(self, frame: bytes, timeout_s: float, read: Read[Answer]) -> Answer:
@@ -148,12 +141,8 @@ class PolicyConnection:
             raise self._lost(self._failure) from self._failure
         self._expected = asyncio.get_running_loop().create_future()
         try:
-            async with _within(timeout_s):
-                view = memoryview(frame)
-                pieces = [view[i : i + FRAGMENT] for i in range(0, len(view), FRAGMENT)]
-                await self._socket.send(pieces if len(pieces) > 1 else frame)
-                reply = await self._expected
-        except TimeoutError as exc:
+            reply = await asyncio.wait_for(self._send(frame, self._expected), timeout_s)
+        except asyncio.TimeoutError as exc:
             raise Dropped(f"{self.source} did not answer within {timeout_s:.1f} s") from exc
         except (OSError, WebSocketException) as exc:
             raise self._lost(exc) from exc
@@ -161,8 +150,14 @@ class PolicyConnection:
             raise self._lost(self._failure) from self._failure
         return reply
 
+    async def _send(self, frame: bytes, expected: asyncio.Future[Answer]) -> Answer:
+        view = memoryview(frame)
+        pieces = [view[i : i + FRAGMENT] for i in range(0, len(view), FRAGMENT)]
+        await self._socket.send(pieces if len(pieces) > 1 else frame)
+        return await expected
+
     def _lost(self, why: Exception) -> Dropped:
-        return Dropped(f"{self.source} was lost: {why or type(why).__name__}")
+        return Dropped(f"{self.source} was lost: {str(why) or type(why).__name__}")
 
     @property
     def is_open(self) -> bool:
@@ -177,9 +172,8 @@ class PolicyConnection:
     async def close(self) -> None:
         """End it politely, within a second."""
         self._is_usable = False
-        with contextlib.suppress(OSError, WebSocketException, TimeoutError):
-            async with _within(1.0):
-                await self._socket.close()
+        with contextlib.suppress(OSError, WebSocketException, asyncio.TimeoutError):
+            await asyncio.wait_for(self._socket.close(), 1.0)
         self.abort()
 
     async def _read(self) -> None:
@@ -224,28 +218,3 @@ async def _dial(endpoint: Endpoint) -> ClientConnection:
         if hasattr(socket, name):
             raw.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
     return opened
-
-
-@contextlib.asynccontextmanager
-async def _within(seconds: float) -> AsyncIterator[None]:
-    """`asyncio.timeout`, which Python 3.10 has not."""
-    task = asyncio.current_task()
-    assert task is not None
-    expired = False
-
-    def expire() -> None:
-        nonlocal expired
-        expired = True
-        task.cancel()
-
-    timer = asyncio.get_running_loop().call_later(seconds, expire)
-    try:
-        yield
-    except asyncio.CancelledError:
-        if expired:
-            if sys.version_info >= (3, 11):
-                task.uncancel()
-            raise TimeoutError(f"nothing within {seconds:.1f} s") from None
-        raise
-    finally:
-        timer.cancel()

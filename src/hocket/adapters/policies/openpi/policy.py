@@ -27,11 +27,7 @@ from hocket.adapters.policies.mapping import (
     open_mapping,
     spec_fields,
 )
-from hocket.adapters.policies.openpi.connection import (
-    Endpoint,
-    Read,
-    parse_endpoint,
-)
+from hocket.adapters.policies.openpi.connection import Endpoint, Read, parse_endpoint
 from hocket.adapters.policies.openpi.protocol import (
     EXTENSION,
     Announcement,
@@ -45,19 +41,14 @@ from hocket.adapters.policies.openpi.protocol import (
     read_observation,
 )
 from hocket.adapters.policies.openpi.servers import STOCK_CONNECTIONS, Reply, Servers
-from hocket.adapters.policies.openpi.shared import (
-    WORTH_BYTES,
-    SharedArrays,
-    this_machine,
-)
+from hocket.adapters.policies.openpi.shared import WORTH_BYTES, SharedArrays, this_machine
 from hocket.adapters.policies.openpi.thread import ServersThread
+from hocket.adapters.policies.rtc import KEYS
 from hocket.core.codec import pack
-from hocket.core.contracts.policy import DELAY, PREFIX, PREFIX_LENGTH
+from hocket.core.contracts.policy import PREFIX
 from hocket.core.data import Actions, Array, Batch, EnvSpec, Observation, PolicySpec, Row
 from hocket.errors import ChunkShapeError, ConfigError
 from hocket.system.key_file import API_KEY_VARIABLE, read_key
-
-_COMMITTED = (PREFIX, PREFIX_LENGTH, DELAY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -335,7 +326,7 @@ class OpenPI:
     def _mapped(self, batch: Batch) -> Batch:
         """The batch as the mapping's server would see it. Committed actions are in the server's own
         space already."""
-        told = {key: value for key, value in batch.arrays.items() if key in _COMMITTED}
+        told = {key: value for key, value in batch.arrays.items() if key in KEYS}
         seen = replace(batch, arrays={k: v for k, v in batch.arrays.items() if k not in told})
         found = [read_observation(self._request(seen, i)) for i in range(len(batch.rows))]
         arrays = {key: np.stack([one[key] for one, _ in found]) for key in found[0][0]}

@@ -20,14 +20,7 @@ from typing import Any
 import numpy as np
 
 from hocket.core.codec import unpack
-from hocket.core.data import (
-    Array,
-    ArraySpec,
-    Batch,
-    EnvSpec,
-    Observation,
-    PolicySpec,
-)
+from hocket.core.data import Array, ArraySpec, Batch, EnvSpec, Observation, PolicySpec
 from hocket.errors import (
     ChunkShapeError,
     HocketError,

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -205,10 +204,6 @@ class ServerReplica:
         self._idle: list[PolicyConnection] = []
         self._living: list[PolicyConnection] = []
         """All connections that are open, as far as anybody knows."""
-        self._open = 0
-        """Connections that are open or being made."""
-        self._queue: deque[asyncio.Future[None]] = deque()
-        """Questions that wait for a connection."""
         self._opened = 0
         self._lost = 0
         self.reconnects = 0
@@ -226,6 +221,9 @@ class ServerReplica:
         self._greetings: dict[bytes, tuple[bytes, Read[Any]]] = {}
         """Frames that begin every new connection, which may lead to a new server, and the functions
         that read the replies."""
+        self._width = self._limit
+        """Questions that may have a connection at once: one that is idle, or one that is made."""
+        self._turns = asyncio.Semaphore(self._width)
 
     @property
     def generation(self) -> str:
@@ -314,18 +312,16 @@ class ServerReplica:
 
     async def _take(self) -> PolicyConnection:
         """A connection that may be asked: an idle one, or a new one."""
-        await self._wait_for_turn()
-        while self._idle:
-            connection = self._idle.pop()
-            if connection.is_open:
-                return connection
-            self._open -= 1
-            self._lost += 1
-        self._open += 1
+        await self._turns.acquire()
         try:
+            while self._idle:
+                connection = self._idle.pop()
+                if connection.is_open:
+                    return connection
+                self._lost += 1
             return await self._dial()
         except BaseException:
-            self._give_back(None)
+            self._turns.release()
             raise
 
     async def _dial(self) -> PolicyConnection:
@@ -338,8 +334,9 @@ class ServerReplica:
         self._living = [one for one in self._living if one.is_open] + [connection]
         self.announcement = connection.announcement
         self.retry_at, self._backoff_s, self._outage_since = 0.0, FIRST_BACKOFF_S, None
-        for _ in range(self._limit - self._open):
-            self._wake_next()  # the server may have announced that it takes more at once
+        while self._width < self._limit:  # the server may have announced that it takes more at once
+            self._width += 1
+            self._turns.release()
         try:
             # Nothing is told to a stock server: it would take the frame for a request.
             greetings = self._greetings.values() if self.announcement is not None else ()
@@ -350,31 +347,11 @@ class ServerReplica:
             raise
         return connection
 
-    async def _wait_for_turn(self) -> None:
-        """Return once a connection is idle, or one more may be made."""
-        while not self._idle and self._open >= self._limit:
-            turn = asyncio.get_running_loop().create_future()
-            self._queue.append(turn)
-            try:
-                await turn
-            except BaseException:
-                if turn.done() and not turn.cancelled():
-                    self._wake_next()  # it was ours, and we shall not use it
-                raise
-
-    def _give_back(self, connection: PolicyConnection | None) -> None:
-        """Return a connection to the pool; None where none could be made. Never waits: a question
-        that was cancelled must not keep a connection from others."""
-        if connection is not None and connection.is_open:
+    def _give_back(self, connection: PolicyConnection) -> None:
+        """Return a connection to the pool. Never waits: a question that was cancelled must not keep
+        a connection from others."""
+        if connection.is_open:
             self._idle.append(connection)
         else:
-            self._open -= 1
-            self._lost += connection is not None
-        self._wake_next()
-
-    def _wake_next(self) -> None:
-        while self._queue:
-            turn = self._queue.popleft()
-            if not turn.done():
-                turn.set_result(None)
-                return
+            self._lost += 1
+        self._turns.release()
