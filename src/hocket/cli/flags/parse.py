@@ -66,6 +66,18 @@ def parse(owner: type[T], arguments: Sequence[str], *, verb: str) -> T:
     return _parse(owner, {}, [], {}, arguments, verb=verb).flags
 
 
+def parse_alone(owner: type[T], arguments: Sequence[str], *, verb: str, with_: str, why: str) -> T:
+    """The flags of a verb `with_` one that takes few others beside it; `why` says where the rest
+    is."""
+    known = {f"--{name.replace('_', '-')}" for name in flags_of(owner)}
+    for word in arguments:
+        flag = word.partition("=")[0].replace("_", "-")
+        is_known = flag in known or flag.startswith(("--site.", "--help"))
+        if flag.startswith("--") and not is_known:
+            raise UsageError(f"{with_} takes no {flag}: {why}.")
+    return parse(owner, arguments, verb=verb)
+
+
 def parse_with_policy(owner: type[T], arguments: Sequence[str], *, verb: str) -> Parsed[T]:
     """The flags of a verb, and `policy_config`: the settings of the policy that they name."""
     settings = policy_settings(scan(arguments, "--policy"), arguments)
