@@ -7,7 +7,7 @@ import random
 from dataclasses import dataclass, replace
 from math import exp, inf, log
 
-from hocket.engine.inferring.inference import TIMING, TIMING_S
+from hocket.engine.inferring.replicas import TIMING, TIMING_S
 from hocket.engine.scheduling.model import size_to_time, with_stairs
 
 SHAPES = ("affine", "flat", "stairs of 2^k", "stairs of 8", "graph shapes", "knee")

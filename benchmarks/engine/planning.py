@@ -23,7 +23,7 @@ import numpy as np
 import hocket
 from hocket.core import events
 from hocket.core.data import Array, Batch, PolicySpec
-from hocket.engine.scheduling.model import Work, plan
+from hocket.engine.scheduling.model import ChunkWork, plan
 from overhead import Clock
 
 CHUNK = 16
@@ -96,7 +96,7 @@ class Measured(Clock):
 def predict(setting: Setting, execute_s: float, over_s: float = 0.0) -> float:
     """Chunks a second."""
     # They sleep: none waits for a core.
-    work = Work(cores=setting.lanes, execute_s=execute_s, concurrency=setting.concurrency)
+    work = ChunkWork(cores=setting.lanes, execute_s=execute_s, concurrency=setting.concurrency)
     rows = plan((setting.lanes,), work, lambda b: setting.latency(b) + over_s, actions_per_chunk=1)
     return rows[0].chunks_per_s
 

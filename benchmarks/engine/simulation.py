@@ -19,7 +19,7 @@ from typing import Protocol
 from families import Setting
 from hocket.engine.batches import HANDLING_ROW_S, HANDLING_S
 from hocket.engine.scheduling.estimates import Latency
-from hocket.engine.scheduling.scheduler import BatchPlan
+from hocket.engine.scheduling.scheduler import BatchPlan, Patience
 
 HICCUP_S = 3.0
 NOISE = 0.02
@@ -61,12 +61,9 @@ class Static:
     def share_step(self, seconds: float | None) -> None:
         pass
 
-    def wanted(self, now: float) -> tuple[int, float]:
-        return 1, 0.0
-
-    @property
-    def awaits_all(self) -> bool:
-        return False
+    def patience(self, now: float, longest: float) -> Patience:
+        at = self.wake_at(now)
+        return Patience(longest if at is None else min(max(0.0, at - now), longest))
 
     def leave(self, lane: int) -> None:
         if lane in self.queue_of:

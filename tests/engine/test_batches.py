@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from hocket.core.data import Chunk, Chunks, Trial, noise_seed
-from hocket.engine.chunk_rules import ReplayFirst, make_rule
-from hocket.engine.dispatch import NoDelay, PendingBatch, Rows
+from hocket.engine.chunk_rules import ChunkRule, ReplayFirst, TemporalEnsemble, make_rule
+from hocket.engine.dispatch import Delay, PendingBatch, Rows
 from hocket.engine.inferring.policy_thread import Answered, Job
 from hocket.engine.trials import LaneState
 from hocket.errors import ChunkShapeError, PolicyError
@@ -15,9 +15,10 @@ from hocket.errors import ChunkShapeError, PolicyError
 COUNT = 4
 
 
-def pending() -> PendingBatch:
+def pending(rule: ChunkRule | None = None) -> PendingBatch:
     states = [
-        LaneState(Trial("s", "t", seed), 0, ReplayFirst(2), 0, 0.0, "run") for seed in range(COUNT)
+        LaneState(Trial("s", "t", seed), 0, rule or ReplayFirst(2), 0, 0.0, "run")
+        for seed in range(COUNT)
     ]
     return PendingBatch((10, 11, 12, 13), states, Rows(states), [0.0] * COUNT)
 
@@ -37,25 +38,22 @@ def answer(
 def test_a_whole_answer_goes_out_as_one_array() -> None:
     batch = pending()
     running = dict(zip(batch.lanes, batch.states, strict=True))
-    rule = ReplayFirst(2)
-    found = NoDelay().answered(answer(batch), batch, running, rule, 0.0)
+    found = Delay().answered(answer(batch), batch, running, 0.0)
     assert found.lanes == batch.lanes
     assert isinstance(found.actions, np.ndarray)
     assert found.actions.shape == (COUNT, 2, 2)
-    singly = NoDelay().answered(answer(batch), batch, running, None, 0.0)
+    singly = Delay().dispatch(answer(batch), batch, range(COUNT))
     np.testing.assert_array_equal(found.actions, np.stack(singly.actions))
     assert [chunk.extras["value"] for chunk in found.delivered if chunk] == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_a_lane_whose_attempt_ended_gets_nothing(shared: bool) -> None:
-    batch = pending()
+    batch = pending(None if shared else TemporalEnsemble(0.0))
     running = dict(zip(batch.lanes, batch.states, strict=True))
     running[12] = pending().states[2]  # its next attempt
     del running[13]
-    found = NoDelay().answered(
-        answer(batch), batch, running, ReplayFirst(2) if shared else None, 0.0
-    )
+    found = Delay().answered(answer(batch), batch, running, 0.0)
     assert list(found.lanes) == [10, 11]
     assert [chunk is None for chunk in found.delivered] == [False, False, True, True]
     assert not found.failed
@@ -64,9 +62,7 @@ def test_a_lane_whose_attempt_ended_gets_nothing(shared: bool) -> None:
 def test_an_error_costs_its_own_row() -> None:
     batch = pending()
     running = dict(zip(batch.lanes, batch.states, strict=True))
-    found = NoDelay().answered(
-        answer(batch, {2: PolicyError("no")}), batch, running, ReplayFirst(2), 0.0
-    )
+    found = Delay().answered(answer(batch, {2: PolicyError("no")}), batch, running, 0.0)
     assert list(found.lanes) == [10, 11, 13]
     assert [(lane, str(error)) for lane, _, error in found.failed] == [(12, "no")]
 
@@ -74,7 +70,7 @@ def test_an_error_costs_its_own_row() -> None:
 def test_a_chunk_too_short_for_the_rule_is_told_of_every_row() -> None:
     batch = pending()
     running = dict(zip(batch.lanes, batch.states, strict=True))
-    found = NoDelay().answered(answer(batch, length=1), batch, running, ReplayFirst(2), 0.0)
+    found = Delay().answered(answer(batch, length=1), batch, running, 0.0)
     assert not found.lanes
     assert [type(error) for _, _, error in found.failed] == [ChunkShapeError] * COUNT
 

@@ -18,9 +18,10 @@ import hocket
 from hocket.core.data import Answer, Batch, PolicySpec
 from hocket.core.events import AttemptFailed
 from hocket.engine.inferring import inference as inference_module
-from hocket.engine.inferring.deadline import FIRST_S, LEAST_S, InferDeadline
-from hocket.engine.inferring.inference import HUNG, Inference, WarmedUp
+from hocket.engine.inferring.deadline import FIRST_S, InferDeadline
+from hocket.engine.inferring.inference import HUNG, LEAST_S, Inference, allowed_s
 from hocket.engine.inferring.policy_thread import Answered
+from hocket.engine.inferring.replicas import WarmedUp
 from hocket.errors import ConfigError, PolicyHungError
 from hocket.records.ledger.view import LedgerView
 from hocket.runs.evaluation import resume
@@ -153,14 +154,14 @@ def test_a_sidecar_that_hangs_is_started_anew(
 
 def test_the_time_allowed_follows_what_is_usual_and_what_first_calls_took() -> None:
     usual = InferDeadline()
-    assert usual.allowed_s(0.1, is_new=False, slowest_first_s=1.0) == LEAST_S
-    assert usual.allowed_s(60.0, is_new=False, slowest_first_s=1.0) == 6000.0
-    assert usual.allowed_s(0.1, is_new=True, slowest_first_s=None) == FIRST_S
-    assert usual.allowed_s(0.1, is_new=True, slowest_first_s=90.0) == 900.0
+    assert allowed_s(usual, 0.1, is_new=False, slowest_first_s=1.0) == LEAST_S
+    assert allowed_s(usual, 60.0, is_new=False, slowest_first_s=1.0) == 6000.0
+    assert allowed_s(usual, 0.1, is_new=True, slowest_first_s=None) == FIRST_S
+    assert allowed_s(usual, 0.1, is_new=True, slowest_first_s=90.0) == 900.0
     asked = InferDeadline(seconds=5.0)
-    assert asked.allowed_s(60.0, is_new=False, slowest_first_s=90.0) == 5.0
-    assert asked.allowed_s(60.0, is_new=True, slowest_first_s=90.0) == 900.0
-    assert asked.allowed_s(60.0, is_new=True, slowest_first_s=0.1) == 5.0
+    assert allowed_s(asked, 60.0, is_new=False, slowest_first_s=90.0) == 5.0
+    assert allowed_s(asked, 60.0, is_new=True, slowest_first_s=90.0) == 900.0
+    assert allowed_s(asked, 60.0, is_new=True, slowest_first_s=0.1) == 5.0
 
 
 @pytest.mark.parametrize("seconds", [0, -1.0, float("nan")])

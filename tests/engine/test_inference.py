@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from hocket.core.data import Actions, Answer, Array, Batch, Chunks, PolicySpec, Row, Trial
-from hocket.engine.inferring.inference import Inference, WarmedUp
+from hocket.engine.inferring.inference import Inference
 from hocket.engine.inferring.policy_thread import Answered, Job, PolicyThread, account
+from hocket.engine.inferring.replicas import WarmedUp
 from hocket.errors import ChunkShapeError, ChunkValueError
 from support.processes import DEADLINE_S
 
@@ -187,7 +188,7 @@ def test_a_warm_up_times_what_is_asked_for_next_on_every_replica() -> None:
 def test_a_policy_that_compiles_for_each_size_is_not_asked_for_many(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("hocket.engine.inferring.inference.TIMING_S", 0.05)
+    monkeypatch.setattr("hocket.engine.inferring.replicas.TIMING_S", 0.05)
     compiled = set()
 
     def compiles(batch: Batch) -> None:

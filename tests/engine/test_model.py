@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hocket.engine.scheduling.estimates import Latency, monotone
 from hocket.engine.scheduling.model import (
     NEAR_BEST,
-    Work,
+    ChunkWork,
     best_lanes,
     cohort_sizes,
     cycle_s,
@@ -26,7 +26,7 @@ from hocket.engine.scheduling.model import (
 from hocket.workers.median import RunningMedian
 
 works = st.builds(
-    Work,
+    ChunkWork,
     cores=st.integers(1, 64),
     execute_s=st.floats(0.001, 2.0),
     concurrency=st.integers(1, 4),
@@ -41,35 +41,35 @@ def latency(batch: int) -> float:
 
 
 def test_one_cohort_executes_and_is_inferred_in_turn() -> None:
-    work = Work(cores=16, execute_s=0.16)
+    work = ChunkWork(cores=16, execute_s=0.16)
     assert cycle_s(32, 32, work, latency) == pytest.approx(0.16 * 2 + latency(32))
 
 
 def test_two_cohorts_overlap_so_the_slower_side_sets_the_pace() -> None:
-    work = Work(cores=16, execute_s=0.16)
+    work = ChunkWork(cores=16, execute_s=0.16)
     assert cycle_s(16, 32, work, latency) == pytest.approx(2 * latency(16))
-    slow_envs = Work(cores=2, execute_s=0.16)
+    slow_envs = ChunkWork(cores=2, execute_s=0.16)
     assert cycle_s(16, 32, slow_envs, latency) == pytest.approx(32 * 0.16 / 2)
 
 
 def test_more_inferences_at_once_divide_the_policys_share() -> None:
-    one = cycle_s(4, 32, Work(cores=64, execute_s=0.01), latency)
-    four = cycle_s(4, 32, Work(cores=64, execute_s=0.01, concurrency=4), latency)
+    one = cycle_s(4, 32, ChunkWork(cores=64, execute_s=0.01), latency)
+    four = cycle_s(4, 32, ChunkWork(cores=64, execute_s=0.01, concurrency=4), latency)
     assert four == pytest.approx(one / 4)
 
 
 def test_sleeping_chunks_do_not_slow_each_other_down() -> None:
-    assert Work(cores=2, execute_s=0.16, contention=0.0).executing_s(32) == pytest.approx(0.16)
-    assert Work(cores=2, execute_s=0.16, contention=1.0).executing_s(32) == pytest.approx(2.56)
+    assert ChunkWork(cores=2, execute_s=0.16, contention=0.0).executing_s(32) == pytest.approx(0.16)
+    assert ChunkWork(cores=2, execute_s=0.16, contention=1.0).executing_s(32) == pytest.approx(2.56)
 
 
 def test_two_cohorts_are_the_target_where_the_policy_is_the_bottleneck() -> None:
-    assert target_batch(32, Work(cores=2, execute_s=0.16, contention=0.0), latency) == 16
+    assert target_batch(32, ChunkWork(cores=2, execute_s=0.16, contention=0.0), latency) == 16
 
 
 @given(lanes=st.integers(1, 200), work=works, line=affine)
 def test_target_is_within_two_percent_of_every_batch(
-    lanes: int, work: Work, line: tuple[float, float]
+    lanes: int, work: ChunkWork, line: tuple[float, float]
 ) -> None:
     def infer_s(batch: int) -> float:
         return line[0] + line[1] * batch
@@ -250,13 +250,15 @@ def test_a_latency_that_cannot_be_is_refused() -> None:
 
 
 def test_plan_says_what_limits() -> None:
-    work = Work(cores=4, execute_s=0.16, max_batch=64)
+    work = ChunkWork(cores=4, execute_s=0.16, max_batch=64)
     rows = plan([1, 8, 64], work, latency, actions_per_chunk=16)
     assert [row.limit for row in rows] == ["latency", "cores", "cores"]
     assert rows[-1].chunks_per_s == pytest.approx(4 / 0.16, rel=0.01)
     assert rows[-1].steps_per_s == pytest.approx(16 * rows[-1].chunks_per_s)
     assert rows[-1].cores_busy == pytest.approx(1.0, rel=0.01)
-    policy_bound = plan([128], Work(cores=64, execute_s=0.16), latency, actions_per_chunk=16)[0]
+    policy_bound = plan([128], ChunkWork(cores=64, execute_s=0.16), latency, actions_per_chunk=16)[
+        0
+    ]
     assert (policy_bound.limit, policy_bound.policy_busy) == (
         "policy",
         pytest.approx(1.0, rel=0.01),
@@ -264,7 +266,7 @@ def test_plan_says_what_limits() -> None:
 
 
 def test_best_lanes_is_where_more_lanes_stop_helping() -> None:
-    work = Work(cores=4, execute_s=0.16)
+    work = ChunkWork(cores=4, execute_s=0.16)
     lanes = best_lanes(work, latency, max_lanes=128)
     before, chosen, more = plan([lanes - 1, lanes, 128], work, latency, actions_per_chunk=1)
     assert before.chunks_per_s < 0.95 * more.chunks_per_s <= chosen.chunks_per_s

@@ -81,7 +81,7 @@ def test_lanes_that_come_back_sooner_than_they_are_handled_are_gathered() -> Non
     for lane in (0, 1, 2):
         made.ready(lane, "q", now + 1e-4, 9e-5)
         assert made.next_batch(now + 1e-4) is None
-    wanted, left_s = made.wanted(now + 1.2e-4)
+    _, wanted, left_s, _ = made.patience(now + 1.2e-4, 1.0)
     assert wanted == 1
     wake_at = made.wake_at(now + 1.2e-4)
     assert wake_at is not None
@@ -95,10 +95,10 @@ def test_lanes_are_gathered_no_longer_than_that_is_free() -> None:
     made, now = short_chunks()
     made.ready(0, "q", now + 1e-4, 9e-5)
     assert made.next_batch(now + 1e-4) is None
-    wanted, left_s = made.wanted(now + 1e-4)
+    _, wanted, left_s, _ = made.patience(now + 1e-4, 1.0)
     assert wanted == 3
     assert 0 < left_s < 1e-3
-    assert made.wanted(now + 1e-4 + left_s) == (1, 0.0)
+    assert made.patience(now + 1e-4 + left_s, 1.0)[1:3] == (1, 0.0)
     batch = batch_at(made, now + 2e-4 + left_s)
     assert batch.lanes == (0,)
 
@@ -108,7 +108,7 @@ def test_who_comes_next_may_change_everything_where_waiting_costs_something() ->
     now = cycle(made, range(4), 0.0)
     made.executing([0, 1, 2, 3], "kind", now)
     made.ready(0, "q", now + 0.16, 0.16)
-    assert made.wanted(now + 0.16) == (1, 0.0)
+    assert made.patience(now + 0.16, 1.0)[1:3] == (1, 0.0)
 
 
 def test_nothing_leaves_when_nothing_is_ready() -> None:

@@ -160,7 +160,7 @@ def test_a_difference_stays_for_good_and_counts_add_up_over_legs(tmp_path: Path)
     }
     assert said in (folder / "report.html").read_text()
     side = Side.open(folder)
-    assert said in str(compare_runs(side, side))
+    assert said in " ".join(compare_runs(side, side).notes)
     assert compare_runs(side, side).to_json()["a"]["checks"]["made"] == whole.claim.checks.made
 
 

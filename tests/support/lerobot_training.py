@@ -123,7 +123,7 @@ def train(folder, out, *flags):
     env = ["--env", "toy:image", "--env.image-size", str(models.SIZE), "--env.action-size", "3"]
     env += ["--env.length-min", "8", "--env.length-max", "12", "--reward", "env"]
     sizes = ["--steps", "60", "--batch", "4", "--lanes", "1", "--epochs", "2", "--minibatch", "8"]
-    sizes += ["--eval-every", "100", "--eval-episodes", "2", "--value-only", "0"]
+    sizes += ["--eval-every", "100", "--eval-episodes", "2"]
     sizes += ["--lr", "1e-6"]  # small beside the spread, so that no step is undone
     assert main(["train", *env, "--policy", f"lerobot:{folder}", *sizes, *flags, "--out", out]) == 0
     best = ["--policy", f"{out}/best", "--policy.network", f"lerobot:{folder}"]

@@ -124,7 +124,7 @@ def test_the_learner_is_told_once_in_a_turn_of_the_engine(
         count(InProcess if mode == "sync" else Remote, name)
     count(Fleet, "poll")
     heard = Heard()
-    train(settings(mode=mode), tmp_path / "run", say=None, readers=[heard])
+    train(settings(mode=mode), tmp_path / "run", say=None, readers=lambda _: [heard])
     assert 0 < counts["tell"] == counts["news"] <= counts["poll"]
     assert counts["news"] < len(heard.events)
 

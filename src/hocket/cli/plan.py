@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from hocket.engine.scheduling.estimates import Latency
-    from hocket.engine.scheduling.model import PlanRow, Work
+    from hocket.engine.scheduling.model import ChunkWork, PlanRow
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ def run(arguments: Sequence[str]) -> int:
     """Print the plan."""
     flags = parse(Plan, arguments, verb="plan")
     from hocket.engine.scheduling.estimates import Latency
-    from hocket.engine.scheduling.model import Work, plan
+    from hocket.engine.scheduling.model import ChunkWork, plan
     from hocket.results.terminal import Console
     from hocket.system import machine
 
@@ -64,7 +64,7 @@ def run(arguments: Sequence[str]) -> int:
         raise UsageError(f"{missing} is needed, or --from a run that measured it.")
     _refuse_nonsense(flags)
     actions = flags.actions or 16
-    work = Work(
+    work = ChunkWork(
         cores=machine.cores() if flags.cores is None else flags.cores,
         execute_s=flags.execute_s,
         concurrency=flags.concurrency,
@@ -103,7 +103,7 @@ def _refuse_nonsense(flags: Plan) -> None:
         )
 
 
-def _useful_cores(lanes: int, work: Work, latency: Latency) -> int:
+def _useful_cores(lanes: int, work: ChunkWork, latency: Latency) -> int:
     """The cores that this number of lanes can use, before something else limits them."""
     from hocket.engine.scheduling.model import plan
 

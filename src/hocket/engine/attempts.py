@@ -7,20 +7,25 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from hocket.core.data import Episode, Outcome, Trial
+from hocket.core.data import EnvSpec, Episode, Outcome, Trial
 from hocket.core.events import AttemptFailed
+from hocket.core.wire import TWICE
 from hocket.engine.batches import Batches
 from hocket.engine.chunk_rules import ChunkRule
 from hocket.engine.config import EngineConfig
-from hocket.engine.delay import HeldLanes
-from hocket.engine.dispatch import PendingBatch
+from hocket.engine.dispatch import Dispatch, PendingBatch
+from hocket.engine.inferring.policy_thread import account
 from hocket.engine.inferring.suspects import Suspects
-from hocket.engine.starts import StartChecks
 from hocket.engine.trials import LaneState, Task, TrialQueue
-from hocket.errors import EnvError
+from hocket.errors import EnvError, PolicyHungError
+from hocket.workers.fleet import Fleet
+from hocket.workers.notices import LaneFailed
 
 Record = Callable[[Trial, int], Mapping[str, Any]]
 """What the sinks are asked for in an attempt, by trial and number."""
+MOST_ASKED = 2
+"""Attempts of a suite that are reset twice, where the first is lost before it tells: an env that
+cannot be reset twice in a row costs no more."""
 
 
 class Lost(NamedTuple):
@@ -31,33 +36,72 @@ class Lost(NamedTuple):
     """How the trial ends, where its retries are used up."""
 
 
+class StartChecks:
+    """Asks the first attempt of each suite to be reset twice, or the next where that is lost, to
+    see whether an env starts as its seed says."""
+
+    def __init__(self, *, is_on: bool) -> None:
+        self._is_on = is_on
+        self._asked: dict[str, LaneState | None] = {}
+        """By suite: the attempt that was asked, None once it has told."""
+        self._times: Counter[str] = Counter()
+
+    def ask(self, state: LaneState) -> bool:
+        """True if an attempt that is to begin is to be reset twice."""
+        suite = state.trial.suite
+        if not self._is_on or suite in self._asked or self._times[suite] >= MOST_ASKED:
+            return False
+        self._asked[suite] = state
+        self._times[suite] += 1
+        return True
+
+    def hear(self, state: LaneState) -> bool:
+        """Take note that an attempt has told; false where it was not the one that was asked."""
+        is_asked = self._asked.get(state.trial.suite) is state
+        if is_asked:
+            self._asked[state.trial.suite] = None
+        return is_asked
+
+    def release(self, state: LaneState) -> None:
+        """Take note that an attempt is over: if it has not told, another is asked."""
+        if self._asked.get(state.trial.suite) is state:
+            del self._asked[state.trial.suite]
+
+
 class Attempts:
     """The attempts of a run: one in each lane, and those that ended and are not sealed yet."""
 
     def __init__(
         self,
+        fleet: Fleet,
         batches: Batches,
         config: EngineConfig,
         make_rule: Callable[[], ChunkRule],
         record: Record | None,
+        folder: str | None,
     ) -> None:
         self.lanes: dict[int, LaneState] = {}
         """Lanes that have an attempt."""
         self.free: list[int] = []
-        self.has_built = False
-        """An env was built and reset."""
+        self.specs: dict[Task, EnvSpec] = {}
+        """What envs turned out to be: those that were built and reset."""
         self.suspects = Suspects()
         self.starts = StartChecks(is_on=config.compares_starts)
+        self._fleet = fleet
         self._batches = batches
         self._inference = batches.inference
         self._config = config
         self._make_rule = make_rule
         self._record = record
+        self._folder = {} if folder is None else {"folder": folder}
         self._name = secrets.token_hex(8)
         """Names the run in sessions: others may ask the same policy for the same trials."""
         self._trials = TrialQueue()
         self._next_attempt: dict[str, int] = {}
-        self._held = HeldLanes()
+        self._held: dict[int, tuple[LaneState, bool]] = {}
+        """Lanes whose attempts are over while the policy still reads what they saw, and whether
+        each has a worker that waits for another. They begin nothing before it has answered: their
+        memory is not written, and sessions end after their last call."""
         self._sealing: dict[int, Episode] = {}
         self._failures: Counter[str] = Counter()
         self._kinds: dict[tuple[Task, bool], int] = {}
@@ -74,17 +118,15 @@ class Attempts:
 
     # -- beginning -----------------------------------------------------------------------------
 
-    def begin(
-        self, live: Callable[[int], Task | None], now: float
-    ) -> tuple[list[int], list[LaneState], list[dict[str, Any]]]:
-        """Give free lanes trials; `live` is the task that a lane's worker has built. Returns the
-        lanes, their attempts, and what is to be recorded of each."""
+    def begin(self, now: float) -> tuple[list[int], list[LaneState], list[dict[str, Any]]]:
+        """Give free lanes trials. Returns the lanes, their attempts, and what is to be recorded of
+        each."""
         lanes: list[int] = []
         began: list[LaneState] = []
         records: list[dict[str, Any]] = []
         while self.free and self._trials:
             lane = self.free.pop()
-            trial = self._trials.take(lane, live(lane))
+            trial = self._trials.take(lane, self._fleet.live(lane))
             assert trial is not None  # the queue is not empty
             number = self._trials.number(trial)
             attempt = self._next_attempt.get(trial.id, 0) if number is None else number
@@ -92,6 +134,9 @@ class Attempts:
             record = {} if self._record is None else dict(self._record(trial, attempt))
             kind = self._kinds.setdefault((trial[:2], bool(record)), len(self._kinds))
             state = LaneState(trial, attempt, self._make_rule(), kind, now, self._name)
+            record.update(self._folder)
+            if self.starts.ask(state):
+                record[TWICE] = True
             self.lanes[lane] = state
             self._batches.delay.begins(lane)
             self._batches.scheduler.begins(lane, now)
@@ -109,55 +154,12 @@ class Attempts:
         self.set_free(lane)
         self._sealing[lane] = episode
 
-    def seal(self, lane: int, attempt: int) -> Episode | None:
+    def seal(self, lane: int, attempt: int, files: Sequence[str]) -> Episode | None:
         """The ended episode of a lane that is sealed now; None where nobody waits for it."""
         episode = self._sealing.get(lane)
         if episode is None or episode.attempt != attempt:
             return None
-        return self._sealing.pop(lane)
-
-    def lose_sealing(self, lane: int, error: str, now: float) -> Lost | None:
-        """What a lane's ended episode recorded is lost: it never happened."""
-        episode = self._sealing.pop(lane, None)
-        if episode is None:
-            return None
-        return self._retry(lane, episode.trial, episode.attempt, error, now)
-
-    def lose(self, lane: int, error: str, now: float, *, spends: bool = True) -> Lost:
-        """Give an attempt up; its trial runs again while it has retries left."""
-        state = self._release(lane)
-        return self._retry(
-            lane, state.trial, state.attempt, error, now, steps=state.steps, spends=spends
-        )
-
-    def _retry(
-        self,
-        lane: int,
-        trial: Trial,
-        attempt: int,
-        error: str,
-        now: float,
-        *,
-        steps: int = 0,
-        spends: bool = True,
-    ) -> Lost:
-        gives_back, again = self._config.gives_back, not spends
-        if not gives_back:
-            self._failures[trial.id] += spends
-            again = not spends or self._failures[trial.id] <= self._config.retries
-            if not again and not self.has_built:
-                raise EnvError(
-                    f"No env could be built and reset, in {attempt + 1} attempts.\n{error}"
-                )
-        event = AttemptFailed(
-            time=now, lane=lane, trial=trial, attempt=attempt, error=error, again=again
-        )
-        if gives_back:
-            return Lost(event, None)
-        if again:
-            self._trials.give_back(trial)
-            return Lost(event, None)
-        return Lost(event, Episode(trial, attempt, Outcome.ERROR, steps, 0.0, error=error))
+        return self._sealing.pop(lane)._replace(files=tuple(files))
 
     def _release(self, lane: int) -> LaneState:
         """Take the lane's attempt from it; nobody awaits the lane any more."""
@@ -165,30 +167,116 @@ class Attempts:
         state = self.lanes.pop(lane)
         self.starts.release(state)
         if self._batches.delay.goes_on and self._batches.is_under_way(state):
-            self._held.hold(lane, state)
+            self._held[lane] = (state, False)
         else:
             self._inference.end_session(state.session)
         return state
+
+    def recall(self, is_stale: Callable[[str], bool]) -> None:
+        """Stop chunks whose source is gone: their lanes ask again, with what they see then."""
+        for lane, state in self.lanes.items():
+            if state.source and is_stale(state.source):
+                state.source = ""
+                state.rule = self._make_rule()  # an ensemble would go on with what was recalled
+                self._fleet.recall(lane, state.attempt, state.chunk)
+
+    # -- faults --------------------------------------------------------------------------------
+
+    def failed(self, notice: LaneFailed, now: float) -> list[Lost]:
+        """Lose what a lane had: its attempt, or what an ended one recorded, which then never
+        happened."""
+        lane, lost = notice.lane, list[Lost]()
+        if notice.gone or notice.sealing:
+            ended = self._sealing.pop(lane, None)
+            if ended is not None:
+                error = notice.account
+                never = Episode(ended.trial, ended.attempt, Outcome.ERROR, 0, 0.0, error=error)
+                lost.append(self._retry(lane, never, now))
+        state = self.lanes.get(lane)
+        is_its_own = state is not None and state.attempt == notice.attempt and not notice.sealing
+        if state is not None and (notice.gone or is_its_own):
+            lost.append(self._lose(lane, notice.account, now, spends=notice.spends))
+            if not notice.gone:
+                self.set_free(lane)
+        return lost
+
+    def fail_rows(self, dispatch: Dispatch, now: float) -> list[Lost]:
+        """Lose the attempts for which the policy raised. Where nobody knows for which of them, all
+        are suspects."""
+        blameless = dispatch.answer.blameless
+        is_hung = any(isinstance(error, PolicyHungError) for *_, error in dispatch.failed)
+        if blameless and not is_hung:
+            self.suspects.add(state.trial.id for _, state, _ in dispatch.failed)
+        lost = []
+        for lane, state, error in dispatch.failed:
+            lost.append(self._give_up(lane, account(error), now, spends=not blameless))
+            if self._inference.has_sessions and not blameless and len(dispatch.batch.lanes) == 1:
+                cleared = self.suspects.convict(state.trial.id)
+                for other in self.lanes.values():
+                    if other.trial.id in cleared:
+                        other.queue = self._batches.together(other.queue)
+        return lost
+
+    def begin_anew(self, now: float) -> list[Lost]:
+        """Lose all attempts: the policy was started anew, and what it kept for them is gone."""
+        lanes = list(self.lanes) if self._inference.has_sessions else []
+        return [
+            self._give_up(lane, "The policy was started anew.", now, spends=False) for lane in lanes
+        ]
+
+    def _give_up(self, lane: int, error: str, now: float, *, spends: bool) -> Lost:
+        """Lose the attempt of a lane whose worker is well: another trial may begin there."""
+        attempt = self.lanes[lane].attempt
+        lost = self._lose(lane, error, now, spends=spends)
+        self._fleet.discard([lane], [attempt])
+        self.set_free(lane)
+        return lost
+
+    def _lose(self, lane: int, error: str, now: float, *, spends: bool) -> Lost:
+        """Give an attempt up; its trial runs again while it has retries left."""
+        state = self._release(lane)
+        lost = Episode(state.trial, state.attempt, Outcome.ERROR, state.steps, 0.0, error=error)
+        return self._retry(lane, lost, now, spends=spends)
+
+    def _retry(self, lane: int, lost: Episode, now: float, *, spends: bool = True) -> Lost:
+        """Plan a trial again whose attempt was lost; where its retries are used up it ends so."""
+        trial, error = lost.trial, lost.error or ""
+        gives_back, again = self._config.gives_back, not spends
+        if not gives_back:
+            self._failures[trial.id] += spends
+            again = not spends or self._failures[trial.id] <= self._config.retries
+            if not again and not self.specs:
+                raise EnvError(
+                    f"No env could be built and reset, in {lost.attempt + 1} attempts.\n{error}"
+                )
+            if again:
+                self._trials.give_back(trial)
+        event = AttemptFailed(
+            time=now, lane=lane, trial=trial, attempt=lost.attempt, error=error, again=again
+        )
+        return Lost(event, None if gives_back or again else lost)
 
     # -- lanes ---------------------------------------------------------------------------------
 
     def set_free(self, lane: int) -> None:
         """Let the lane take another trial, once the policy reads nothing of its last one."""
         if lane in self._held:
-            self._held.set_free(lane, is_free=True)
+            self._held[lane] = (self._held[lane][0], True)
         elif lane not in self.lanes:
             self.free.append(lane)
 
     def withdraw(self, lanes: Sequence[int]) -> None:
         """Give these lanes no trial before their workers are up again."""
         self.free = [lane for lane in self.free if lane not in lanes]
-        for lane in lanes:
-            if lane in self._held:
-                self._held.set_free(lane, is_free=False)
+        for lane in self._held.keys() & set(lanes):
+            self._held[lane] = (self._held[lane][0], False)
 
     def answered(self, batch: PendingBatch) -> None:
         """Let lanes go that were held: the policy has answered for attempts that were over."""
-        for lane, state, is_free in self._held.answered(batch):
-            self._inference.end_session(state.session)
-            if is_free:
-                self.free.append(lane)
+        for lane, state in zip(batch.lanes, batch.states, strict=True):
+            held, is_free = self._held.get(lane, (None, False))
+            if held is state:
+                del self._held[lane]
+                self._inference.end_session(state.session)
+                if is_free:
+                    self.free.append(lane)

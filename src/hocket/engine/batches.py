@@ -8,13 +8,13 @@ from functools import partial
 
 from hocket.core.contracts.policy import Binds, Policy, Reconnects
 from hocket.core.data import UNCHECKED, EnvSpec, Observation, RowChecks
-from hocket.engine.chunk_rules import SharedRule
-from hocket.engine.dispatch import Delay, Dispatch, NoDelay, PendingBatch, Rows, noise_seed
-from hocket.engine.inferring.inference import Inference, WarmedUp
+from hocket.engine.dispatch import Delay, Dispatch, NextChunks, PendingBatch, Rows, noise_seed
+from hocket.engine.inferring.inference import Inference
 from hocket.engine.inferring.policy_thread import Answered, Job
+from hocket.engine.inferring.replicas import WarmedUp
 from hocket.engine.inferring.row_checks import other_batch
 from hocket.engine.scheduling.model import size_to_time, with_stairs
-from hocket.engine.scheduling.scheduler import BatchPlan, Scheduler
+from hocket.engine.scheduling.scheduler import BatchPlan, Patience, Scheduler
 from hocket.engine.trials import LaneState
 from hocket.errors import PolicyHungError
 from hocket.workers.fleet import Fleet
@@ -60,7 +60,7 @@ class Batches:
         """Without a `delay` lanes wait while the policy thinks."""
         self.scheduler = scheduler
         self.inference = inference
-        self.delay: Delay = delay or NoDelay()
+        self.delay = delay or Delay()
         self._policy = policy
         # Asked once: a look for a Protocol's methods costs more than a whole turn.
         self._binds = policy if isinstance(policy, Binds) else None
@@ -68,7 +68,6 @@ class Batches:
         self._flushed = policy if flushes and isinstance(policy, Reconnects) else None
         self.recalls = self._flushed is not None
         """True if chunks may have to be recalled when their source is gone."""
-        self.checks = config.checks
         self._reconnects = 0
         self._config = config
         self._pad_to = policy.spec.max_batch if config.pad else 0
@@ -81,11 +80,10 @@ class Batches:
         self._warm: set[Hashable] = set()
         self._is_warming = False
         self._pending: dict[int, PendingBatch] = {}
-        self._answered: list[Answered] = []
         self._sizes: tuple[int, ...] = ()
         """Batches that were warmed up."""
-        self._checks = UNCHECKED
-        """What came of checks since they were last asked for."""
+        self.checks = UNCHECKED
+        """What came of the rows that were inferred again, since it was last taken."""
         self._count = 0
         self._is_at_hand = False
         """Lanes are rows of a simulator in this process."""
@@ -112,38 +110,26 @@ class Batches:
         """The queue that a lane shares with others, where it waits apart."""
         return self._whole.get(queue, queue)
 
-    def add(self, lane: int, state: LaneState, now: float) -> None:
-        """Let a lane wait for its first chunk: it was reset."""
-        state.ready_at = now
-        if state.queue not in self._warm:
-            self._cold.setdefault(state.queue, lane)
-        self.scheduler.ready(lane, state.queue, now, None)
-
-    def add_all(
-        self, lanes: Sequence[int], states: Sequence[LaneState], now: float, busy_s: Sequence[float]
-    ) -> None:
-        """Let lanes whose chunks ended in one turn wait for the next."""
-        for state in states:
+    def add(self, lanes: NextChunks, now: float) -> None:
+        """Let lanes that came at once wait for their next chunks."""
+        carrying_s, last = 0.0 if self._is_at_hand else CARRYING_S, dict[int, int]()
+        for lane, state in zip(lanes.lanes, lanes.states, strict=True):
             state.ready_at = now
-        if not self._is_at_hand:
-            busy_s = [seconds + CARRYING_S for seconds in busy_s]
-        # Of durations that end at once one of each queue is looked at: they tell much the same.
-        last = {state.queue: lane for lane, state in zip(lanes, states, strict=True)}
-        for queue in last.keys() - self._warm:
-            self._cold.setdefault(queue, last[queue])
-        for lane, state, seconds in zip(lanes, states, busy_s, strict=True):
-            took = seconds if last[state.queue] == lane else None
-            self.scheduler.ready(lane, state.queue, now, took)
+            last[state.queue] = lane
+            if state.queue not in self._warm:
+                self._cold.setdefault(state.queue, lane)
+        for lane, state, took_s in zip(*lanes[:3], strict=True):
+            # Of durations that end at once one of each queue is looked at: they tell much the same.
+            if took_s is not None:
+                took_s = took_s + carrying_s if last[state.queue] == lane else None
+            self.scheduler.ready(lane, state.queue, now, took_s)
 
-    def patience(self, now: float, longest: float) -> tuple[float, int, float]:
-        """Seconds until a batch may be due with nothing else happening, at most `longest`; how many
-        lanes must come before anything can leave; and for how many seconds after the first of them
-        the others may be waited for."""
+    def patience(self, now: float, longest: float) -> Patience:
+        """How long lanes may be waited for, at most `longest` seconds."""
+        patience = self.scheduler.patience(now, longest)
         if self._must_wait:
-            return longest, 1, 0.0
-        wake_at = self.scheduler.wake_at(now)
-        seconds = longest if wake_at is None else min(max(0.0, wake_at - now), longest)
-        return seconds, *self.scheduler.wanted(now)
+            return Patience(longest, awaits_all=patience.awaits_all)
+        return patience
 
     @property
     def _must_wait(self) -> bool:
@@ -152,21 +138,21 @@ class Batches:
 
     # -- batches that leave --------------------------------------------------------------------
 
-    def leave(self, lanes: Mapping[int, LaneState], fleet: Fleet, now: float) -> bool:
-        """Let every batch go that is due; true where one was answered already."""
+    def leave(self, lanes: Mapping[int, LaneState], fleet: Fleet, now: float) -> Answered | None:
+        """Let every batch go that is due; one that is answered at once is the last."""
         if self._must_wait:
-            return False
+            return None
         if self._to_bind and self._binds is not None:
             for spec in self._to_bind:
                 self._binds.bind(spec)
             self._to_bind.clear()
         if self._cold:
-            self.scheduler.share_step(fleet.step_s)
             self._warm_up(lanes, fleet)
-            return False
+            return None
         while (plan := self.scheduler.next_batch(now)) is not None:
-            self._submit(plan, lanes, fleet)
-        return bool(self._answered)
+            if (answer := self._submit(plan, lanes, fleet)) is not None:
+                return answer
+        return None
 
     def _warm_up(self, running: Mapping[int, LaneState], fleet: Fleet) -> None:
         queue, lane = self._cold.popitem()
@@ -185,34 +171,36 @@ class Batches:
         job = self._job(-1, Rows([state]), [state], [lane], fleet)
         self.inference.warm_up(job, self._sizes, more)
 
-    def _submit(self, plan: BatchPlan, lanes: Mapping[int, LaneState], fleet: Fleet) -> None:
+    def _submit(
+        self, plan: BatchPlan, lanes: Mapping[int, LaneState], fleet: Fleet
+    ) -> Answered | None:
         states = [lanes[lane] for lane in plan.lanes]
         rows = Rows(states)
         self._count += 1
         ready_at = [state.ready_at for state in states]
         self._pending[self._count] = PendingBatch(plan.lanes, states, rows, ready_at)
         job = self._job(self._count, rows, states, plan.lanes, fleet)
+        job = job._replace(expected_s=self.scheduler.latency.about(len(states)))
         if self._config.checks:
             seed = noise_seed(states[0], states[0].chunk)
             job = job._replace(other=other_batch(len(states), seed, self._sizes))
-        job = job._replace(expected_s=self.scheduler.latency.about(len(states)))
-        self.scheduler.share_step(fleet.step_s)
         answer = self.inference.at_once(job)
-        if answer is not None:
-            self._answered.append(answer)
-            return
-        self.inference.submit(job)
-        if not self.delay.goes_on:  # Others move meanwhile: nobody holds a step for them.
-            fleet.expect(plan.lanes, self.scheduler.latency.about(len(states)))
+        if answer is None:
+            self.inference.submit(job)
+            if fleet.driven is not None and not self.delay.goes_on:
+                # Where lanes go on, nobody holds a step for them.
+                fleet.driven.expect(len(states), job.expected_s)
+        return answer
 
     def _job(
         self, number: int, rows: Rows, states: list[LaneState], lanes: Sequence[int], fleet: Fleet
     ) -> Job:
-        stacked, views = fleet.gather(lanes), list[Observation]()
-        self._is_at_hand = stacked is not None
-        told = self.delay.committed(lanes, states)
-        if stacked is not None:
-            stacked = {**stacked, **told} if told else stacked
+        told = self.delay.committed(lanes, states) if self.delay.goes_on else {}
+        views, stacked, driven = list[Observation](), None, fleet.driven
+        self._is_at_hand = driven is not None
+        if driven is not None:
+            self.scheduler.share_step(driven.step_s)
+            stacked = {**driven.gather(lanes), **told}
         else:
             pairs = zip(lanes, states, strict=True)
             views = [fleet.arrays(lane, state.chunk) for lane, state in pairs]
@@ -238,45 +226,38 @@ class Batches:
         """True if the policy is asked, or about to be, for a chunk of this attempt."""
         return any(state in batch.states for batch in self._pending.values())
 
-    def dispatches(
-        self, running: Mapping[int, LaneState], rule: SharedRule | None, now: float
-    ) -> list[Dispatch]:
-        """What is to be done with each answer that has come."""
-        found = []
-        came = [*self._answered, *self.inference.answers()]
-        self._answered.clear()
-        for answer in came:
-            if isinstance(answer, WarmedUp):
-                # After an error rows err one by one, each with its own trial's name.
-                self._is_warming = False
-                self._warm.add(answer.queue)
-                if self.checks:
-                    self._checks += answer.checks
-                self._cold.pop(answer.queue, None)
-                if answer.latencies:
-                    timed = with_stairs(answer.latencies, self._policy.spec.batch_sizes)
-                    self.scheduler.seed_latency(
-                        {n: took_s + self._handling_s(n) for n, took_s in timed.items()}
-                    )
-                continue
-            if self.checks:
-                self._checks += answer.checks
-            batch = self._pending.pop(answer.job.number)
-            size = len(batch.lanes)
-            if isinstance(answer.errors[0], PolicyHungError):
-                self.scheduler.given_up(now, self.inference.concurrency)
-            else:
-                took_s = answer.ended - answer.began + self._handling_s(size)
-                self.scheduler.inferred(size, took_s, now)
-            dispatch = self.delay.answered(answer, batch, running, rule, now)
-            if dispatch.early:
-                self._under_way(dispatch.early, [running[lane] for lane in dispatch.early], now)
-            found.append(dispatch)
-        return found
+    def warmed_up(self, answer: WarmedUp) -> None:
+        """A queue's batches may leave, and what each size costs is known. After an error rows err
+        one by one, each with its own trial's name."""
+        self._is_warming = False
+        self._warm.add(answer.queue)
+        self._cold.pop(answer.queue, None)
+        if self._config.checks:
+            self.checks += answer.checks
+        if answer.latencies:
+            timed = with_stairs(answer.latencies, self._policy.spec.batch_sizes)
+            self.scheduler.seed_latency(
+                {rows: took_s + self._handling_s(rows) for rows, took_s in timed.items()}
+            )
+
+    def dispatch(self, answer: Answered, running: Mapping[int, LaneState], now: float) -> Dispatch:
+        """What is to be done with an answer that has come."""
+        if self._config.checks:
+            self.checks += answer.checks
+        batch = self._pending.pop(answer.job.number)
+        size = len(batch.lanes)
+        if isinstance(answer.errors[0], PolicyHungError):
+            self.scheduler.given_up(now, self.inference.concurrency)
+        else:
+            took_s = answer.ended - answer.began + self._handling_s(size)
+            self.scheduler.inferred(size, took_s, now)
+        dispatch = self.delay.answered(answer, batch, running, now)
+        if dispatch.early:
+            self._under_way(dispatch.early, [running[lane] for lane in dispatch.early], now)
+        return dispatch
 
     def take_checks(self) -> RowChecks:
-        """What came of the rows that were inferred again since the last call."""
-        checks, self._checks = self._checks, UNCHECKED
+        checks, self.checks = self.checks, UNCHECKED
         return checks
 
     def _handling_s(self, rows: int) -> float:
@@ -285,20 +266,14 @@ class Batches:
     def execute(self, dispatch: Dispatch, fleet: Fleet, now: float) -> None:
         """Send lanes their actions."""
         lanes, states = dispatch.lanes, dispatch.states
-        if self.recalls:
-            for state, source in zip(states, dispatch.sources, strict=True):
-                state.source = source
         attempts, chunks = [state.attempt for state in states], [state.chunk for state in states]
-        fleet.execute(lanes, attempts, chunks, dispatch.actions, dispatch.courses)
+        courses = self.delay.courses(states) if self.delay.goes_on else ()
+        fleet.execute(lanes, attempts, chunks, dispatch.actions, courses)
         if not dispatch.is_late:
             self._under_way(lanes, states, now)
 
     def _under_way(self, lanes: Sequence[int], states: Sequence[LaneState], now: float) -> None:
         """Tell the scheduler that these lanes have their chunks, and will come back."""
-        kinds = {state.kind for state in states}
-        if len(kinds) == 1:
-            self.scheduler.executing(lanes, kinds.pop(), now)
-            return
         by_kind: dict[int, list[int]] = {}
         for lane, state in zip(lanes, states, strict=True):
             by_kind.setdefault(state.kind, []).append(lane)

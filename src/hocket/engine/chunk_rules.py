@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -33,13 +33,9 @@ class ChunkRule(Protocol):
         `chunk`. Where the world goes on while the policy thinks, the `first` ones are left out, and
         `more` are executed beyond those of the rule."""
 
-
-@runtime_checkable
-class SharedRule(Protocol):
-    """A rule that keeps nothing: one serves all attempts, and takes many chunks at once."""
-
-    def take_all(self, chunks: Array) -> Array:
-        """`take` for chunks `[B, T, A]`: actions `[B, k, A]`, perhaps in the same memory."""
+    def take_all(self, chunks: Array) -> Array | None:
+        """`take` for chunks `[B, T, A]` of as many attempts: actions `[B, k, A]`, perhaps in the
+        same memory. None where each attempt needs a rule of its own."""
 
 
 class ReplayFirst:
@@ -111,9 +107,12 @@ class TemporalEnsemble:
         answer: Array = sums[first:stop] / weights[first:stop]
         return answer
 
+    def take_all(self, chunks: Array) -> None:
+        """None: what was predicted before is the attempt's own."""
+
 
 def make_rule(replan: int | None, ensemble: float | None) -> Callable[[], ChunkRule]:
-    """Makes one rule for each attempt: `replan` actions of each chunk are executed (None: all of
+    """What makes a rule for each attempt: `replan` actions of each chunk are executed (None: all of
     them, or one with ensembling), averaged with the coefficient `ensemble` where it is given."""
     make: Callable[[], ChunkRule]
     if ensemble is None:

@@ -17,17 +17,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import compress
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 
 from hocket.core.contracts.policy import DELAY, PREFIX, PREFIX_LENGTH
 from hocket.core.data import Array, Chunk, EnvSpec, Trial
 from hocket.core.wire import Course
-from hocket.engine.chunk_rules import SharedRule
 from hocket.engine.delays import Delays
-from hocket.engine.dispatch import Dispatch, NextChunks, PendingBatch, given
+from hocket.engine.dispatch import Delay, Dispatch, NextChunks, PendingBatch, delivered
 from hocket.engine.inferring.policy_thread import Answered
 from hocket.engine.trials import LaneState
 from hocket.errors import ConfigError
@@ -46,7 +44,7 @@ class DelayPlan:
     replan: int
     """Control steps between two decisions: s."""
     first_chunk: Literal["free", "held"] = "free"
-    """True if the first chunk of an episode is there at once, or the lane holds still for it."""
+    """The first chunk of an episode is there at once, or the lane holds still for it."""
 
     def delay(self, trial: Trial, chunk: int, rate: float | None) -> int:
         """The delay of a chunk in control steps."""
@@ -106,14 +104,6 @@ class DelayPlan:
             )
 
 
-class Early(NamedTuple):
-    """An answer that came before the lane had executed what was committed."""
-
-    answer: Answered
-    batch: PendingBatch
-    row: int
-
-
 @dataclass(slots=True, eq=False)
 class Ahead:
     """What is known of an attempt whose lane goes on."""
@@ -124,24 +114,25 @@ class Ahead:
     """The step whose observation its next chunk answers."""
     answered_at: float = 0.0
     """When its last chunk was there."""
-    early: Early | None = None
+    early: tuple[Answered, PendingBatch, int] | None = None
+    """An answer that came before it had executed what was committed, and its row there."""
     previous: Array | None = None
     """The last chunk `[T, A]`, where the policy continues it."""
 
 
-class ControlDelay:
+class ControlDelay(Delay):
     """Lanes go on for some control steps until their answers can be used."""
 
     goes_on = True
 
     def __init__(self, plan: DelayPlan, *, length: int) -> None:
         """`length` is that of the policy's chunks, 0 where it is not known."""
+        super().__init__()
         self._plan = plan
         self._length = length
         self._continues = plan.method in CONTINUES
         self._ahead: dict[int, Ahead] = {}
         """By lane, of its attempt."""
-        self.dropped = 0
 
     def begins(self, lane: int) -> None:
         self._ahead[lane] = Ahead()
@@ -156,7 +147,7 @@ class ControlDelay:
             ahead.is_ahead = True
             ahead.seen_at = state.steps + made
             state.chunk += 1
-        return self._next(lanes, states, now)
+        return self._next(list(zip(lanes, states, strict=True)), now)
 
     def executed(
         self,
@@ -166,26 +157,34 @@ class ControlDelay:
         busy_s: Sequence[float],
         now: float,
     ) -> NextChunks:
-        waits: list[bool] = []
-        due: list[int] = []
+        waiting: list[tuple[int, LaneState]] = []
+        due: dict[int, tuple[Answered, PendingBatch, list[int]]] = {}
         for lane, state, end in zip(lanes, states, ends, strict=True):
             ahead = self._ahead[lane]
-            waits.append(not (ahead.is_ahead or end))
-            if ahead.is_ahead and end:
-                self.dropped += 1
-            elif ahead.is_ahead:
-                state.chunk -= 1  # It was counted when it was observed.
-                due.append(lane)
-            else:
+            was_ahead, ahead.is_ahead = ahead.is_ahead, False
+            if not was_ahead:
                 ahead.seen_at = state.steps
-            ahead.is_ahead = False
-        waiting = self._next(list(compress(lanes, waits)), list(compress(states, waits)), now)
-        return waiting._replace(due=self._come_to(due))
+                if not end:
+                    waiting.append((lane, state))
+            elif end:
+                self.dropped += 1
+            else:
+                state.chunk -= 1  # It was counted when it was observed.
+                early, ahead.early = ahead.early, None
+                if early is not None:
+                    answer, batch, row = early
+                    due.setdefault(id(answer), (answer, batch, []))[2].append(row)
+        late = [self.dispatch(*each)._replace(is_late=True) for each in due.values()]
+        return self._next(waiting, now)._replace(due=late)
 
-    def _next(self, lanes: Sequence[int], states: Sequence[LaneState], now: float) -> NextChunks:
+    def _next(self, waiting: Sequence[tuple[int, LaneState]], now: float) -> NextChunks:
         """Lanes that wait, with the seconds from each one's last answer. That is what batches are
         planned by: the steps that were executed beside the policy's work are no part of it."""
-        return NextChunks(lanes, states, [now - self._ahead[lane].answered_at for lane in lanes])
+        return NextChunks(
+            [lane for lane, _ in waiting],
+            [state for _, state in waiting],
+            [now - self._ahead[lane].answered_at for lane, _ in waiting],
+        )
 
     # -- what the policy reads -------------------------------------------------------------------
 
@@ -210,59 +209,25 @@ class ControlDelay:
     # -- answers ---------------------------------------------------------------------------------
 
     def answered(
-        self,
-        answer: Answered,
-        batch: PendingBatch,
-        running: Mapping[int, LaneState],
-        rule: SharedRule | None,
-        now: float,
+        self, answer: Answered, batch: PendingBatch, running: Mapping[int, LaneState], now: float
     ) -> Dispatch:
         """Keep answers for lanes that still execute what was committed until they have."""
-        delivered: list[Chunk | None] = [None] * len(batch.states)
+        rows = batch.running(running)
         due: list[int] = []
         early: list[int] = []
-        for index, (lane, state) in enumerate(zip(batch.lanes, batch.states, strict=True)):
-            if running.get(lane) is not state:
-                continue
-            delivered[index] = answer.chunks[index]
+        for row in rows:
+            lane = batch.lanes[row]
             ahead = self._ahead[lane]
             ahead.answered_at = now
             if ahead.is_ahead:
-                ahead.early = Early(answer, batch, index)
+                ahead.early = (answer, batch, row)
                 early.append(lane)
             else:
-                due.append(index)
-        return self._dispatch(answer, batch, due)._replace(delivered=delivered, early=early)
+                due.append(row)
+        dispatch = self.dispatch(answer, batch, due)
+        return dispatch._replace(early=early, delivered=delivered(answer, rows))
 
-    def _come_to(self, lanes: Sequence[int]) -> list[Dispatch]:
-        """What is to be done with the early answers that these lanes have now come to."""
-        found: dict[int, tuple[Answered, PendingBatch, list[int]]] = {}
-        for lane in lanes:
-            ahead = self._ahead[lane]
-            early, ahead.early = ahead.early, None
-            if early is not None:
-                answer, batch, row = early
-                found.setdefault(id(answer), (answer, batch, []))[2].append(row)
-        return [self._dispatch(*each)._replace(is_late=True) for each in found.values()]
-
-    def _dispatch(self, answer: Answered, batch: PendingBatch, rows: Sequence[int]) -> Dispatch:
-        sent: list[tuple[int, LaneState, Array, str, Course]] = []
-        failed: list[tuple[int, LaneState, Exception]] = []
-        for index in rows:
-            lane, state = batch.lanes[index], batch.states[index]
-            try:
-                chunk = given(answer, index)
-                actions = self._actions(lane, state, chunk)
-            except Exception as exc:  # noqa: BLE001 - an error of a user's policy costs its row
-                failed.append((lane, state, exc))
-                continue
-            course = self._plan.course(state.trial, state.chunk, state.rate)
-            sent.append((lane, state, actions, chunk.source, course))
-        lanes, states, moves, sources, courses = zip(*sent, strict=True) if sent else ((),) * 5
-        return Dispatch(answer, batch, lanes, states, moves, sources, (), failed, courses)
-
-    def _actions(self, lane: int, state: LaneState, chunk: Chunk) -> Array:
-        """What a lane executes of a chunk."""
+    def actions(self, lane: int, state: LaneState, chunk: Chunk) -> Array:
         plan, ahead = self._plan, self._ahead[lane]
         plan.check(len(chunk.actions), state.rate)
         first, more = plan.actions(state.trial, state.chunk, state.rate)
@@ -271,34 +236,5 @@ class ControlDelay:
             ahead.previous = np.array(chunk.extras.get(PREFIX, chunk.actions))
         return actions
 
-
-class HeldLanes:
-    """Lanes whose attempts are over while the policy still reads what they saw. They begin nothing
-    before it has answered: their memory is not written, and sessions end after their last call."""
-
-    def __init__(self) -> None:
-        self._held: dict[int, tuple[LaneState, bool]] = {}
-        """By lane: its last attempt, and whether the lane is free once it is answered."""
-
-    def __bool__(self) -> bool:
-        return bool(self._held)
-
-    def __contains__(self, lane: int) -> bool:
-        return lane in self._held
-
-    def hold(self, lane: int, state: LaneState) -> None:
-        self._held[lane] = (state, False)
-
-    def set_free(self, lane: int, *, is_free: bool) -> None:
-        """Note whether a held lane has a worker that waits for an attempt."""
-        self._held[lane] = (self._held[lane][0], is_free)
-
-    def answered(self, batch: PendingBatch) -> list[tuple[int, LaneState, bool]]:
-        """The lanes of a batch that were held, their attempts, and whether each is free now."""
-        found = []
-        for lane, state in zip(batch.lanes, batch.states, strict=True):
-            held = self._held.get(lane)
-            if held is not None and held[0] is state:
-                del self._held[lane]
-                found.append((lane, *held))
-        return found
+    def courses(self, states: Sequence[LaneState]) -> list[Course]:
+        return [self._plan.course(state.trial, state.chunk, state.rate) for state in states]

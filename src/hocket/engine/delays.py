@@ -3,8 +3,8 @@ said, or drawn from trial and chunk, never read from a clock, so that the same t
 result.
 
     4              always four steps
-    80ms           so many milliseconds, by the env's control rate: the steps that begin before the
-                   answer is there, so a step that is under way counts whole
+    80ms           milliseconds, by the env's control rate: the steps that begin before the answer
+                   is there, so a step that is under way counts whole
     2..6           drawn evenly between both, anew for every chunk; also uniform:2..6
     spikes:2..9@P  2, but 9 in a share P of the chunks
     geometric:2..9@P   2, and one more with probability P each, up to 9
@@ -79,7 +79,7 @@ class Delays:
         return self.low == self.high
 
     def bounds(self, rate: float | None) -> tuple[int, int]:
-        """The least and the most steps, at so many control steps a second."""
+        """The least and the most steps; `rate` is the env's control steps a second."""
         if self.unit == "steps":
             return int(self.low), int(self.high)
         if not rate:

@@ -1,16 +1,15 @@
 """From the policy's answers to the actions that lanes execute. What lanes do until an answer can be
-used is a Delay's to say: without one (`NoDelay`) they wait."""
+used is a Delay's to say."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import compress
-from typing import NamedTuple, Protocol, overload
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import NamedTuple, overload
 
 from hocket.core.data import Array, Chunk, Chunks, Row, noise_seeds
 from hocket.core.events import BatchInferred
 from hocket.core.wire import Course
-from hocket.engine.chunk_rules import SharedRule
 from hocket.engine.inferring.policy_thread import Answered
 from hocket.engine.trials import LaneState
 from hocket.errors import HocketError, WireError
@@ -37,10 +36,14 @@ class Rows(Sequence[Row]):
     def __getitem__(self, index: slice) -> tuple[Row, ...]: ...
 
     def __getitem__(self, index: int | slice) -> Row | tuple[Row, ...]:
-        if self._made is None:
-            pairs = zip(self._states, self.chunks, strict=True)
-            self._made = tuple(_row(state, chunk) for state, chunk in pairs)
-        return self._made[index]
+        return (self._made or self._make())[index]
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self._made or self._make())
+
+    def _make(self) -> tuple[Row, ...]:
+        self._made = tuple(map(_row, self._states, self.chunks))
+        return self._made
 
 
 def noise_seed(state: LaneState, chunk: int) -> int:
@@ -69,6 +72,11 @@ class PendingBatch(NamedTuple):
     ready_at: list[float]
     """When each row's observation had come."""
 
+    def running(self, lanes: Mapping[int, LaneState]) -> list[int]:
+        """The indices of the rows whose attempts go on; `lanes` is what lanes do now."""
+        rows = enumerate(zip(self.lanes, self.states, strict=True))
+        return [index for index, (lane, state) in rows if lanes.get(lane) is state]
+
 
 class Dispatch(NamedTuple):
     """What is to be done with an answer."""
@@ -80,14 +88,10 @@ class Dispatch(NamedTuple):
     states: Sequence[LaneState] = ()
     actions: Sequence[Array] | Array = ()
     """Actions `[k, A]` for each of these lanes, or all in one array `[B, k, A]`."""
-    sources: Sequence[str] = ()
-    """Who made the actions of each."""
     delivered: Sequence[Chunk | None] = ()
     """The chunk of every row of the batch; None where nothing is sent."""
     failed: Sequence[tuple[int, LaneState, Exception]] = ()
     """Lanes whose attempts are lost by an error of the policy."""
-    courses: Sequence[Course] = ()
-    """What each of these lanes does around its actions, where it does not wait."""
     early: Sequence[int] = ()
     """Lanes that get their actions once they have executed what was committed."""
     is_late: bool = False
@@ -117,20 +121,23 @@ class NextChunks(NamedTuple):
 
     lanes: Sequence[int]
     states: Sequence[LaneState]
-    took_s: Sequence[float]
-    """Seconds that each took to come back with a question."""
+    took_s: Sequence[float | None]
+    """Seconds that each took to come back with a question; None after a reset."""
     due: Sequence[Dispatch] = ()
     """Answers that came early, and whose lanes have now executed what was committed."""
 
 
-class Delay(Protocol):
-    """What it means that the policy takes time: what lanes do until its answer can be used."""
+class Delay:
+    """What it means that the policy takes time: what lanes do until its answer can be used. By this
+    one they wait, and the world with them."""
 
-    goes_on: bool
+    goes_on = False
     """Lanes go on with what was committed. So nothing is recalled, and the policy may still read
     what a lane saw whose attempt is over."""
-    dropped: int
-    """Answers that nobody used: their episodes had ended meanwhile."""
+
+    def __init__(self) -> None:
+        self.dropped = 0
+        """Answers that nobody used: their episodes had ended meanwhile."""
 
     def begins(self, lane: int) -> None:
         """Take note that a lane begins another attempt."""
@@ -138,22 +145,17 @@ class Delay(Protocol):
     def committed(self, lanes: Sequence[int], states: Sequence[LaneState]) -> Mapping[str, Array]:
         """What the policy is told, beside what it sees, of the chunk that each lane goes on with,
         stacked; nothing for most policies."""
+        return {}
 
-    def answered(
-        self,
-        answer: Answered,
-        batch: PendingBatch,
-        running: Mapping[int, LaneState],
-        rule: SharedRule | None,
-        now: float,
-    ) -> Dispatch:
-        """Decide which actions go to which lanes. `running` is what lanes do now: attempts that
-        ended meanwhile get nothing. `rule` serves all lanes, where one does."""
+    def courses(self, states: Sequence[LaneState]) -> Sequence[Course]:
+        """What each lane does around its next actions; empty where all wait."""
+        return ()
 
     def observed(
         self, lanes: Sequence[int], states: Sequence[LaneState], steps: Sequence[int], now: float
     ) -> NextChunks:
         """Lanes were observed after `steps` of their chunks, and go on."""
+        raise WireError("A lane was observed amid its chunk, which nobody asked for.")
 
     def executed(
         self,
@@ -165,79 +167,55 @@ class Delay(Protocol):
     ) -> NextChunks:
         """Lanes are at the ends of their chunks, which took them `busy_s` and are counted; `ends`
         is not 0 where the episode ended too."""
-
-
-class NoDelay:
-    """Lanes wait for their answers, and the world with them."""
-
-    goes_on = False
-    dropped = 0
-
-    def begins(self, lane: int) -> None: ...
-
-    def committed(self, lanes: Sequence[int], states: Sequence[LaneState]) -> Mapping[str, Array]:
-        return {}
-
-    def answered(
-        self,
-        answer: Answered,
-        batch: PendingBatch,
-        running: Mapping[int, LaneState],
-        rule: SharedRule | None,
-        now: float,
-    ) -> Dispatch:
-        chunks, lanes, states = answer.chunks, batch.lanes, batch.states
-        if rule is None or not isinstance(chunks, Chunks) or [*map(running.get, lanes)] != states:
-            return _dispatched_singly(answer, batch, running)
-        try:
-            actions = rule.take_all(chunks.actions)
-        except HocketError:  # which each row is told of
-            return _dispatched_singly(answer, batch, running)
-        sources = [chunks.source] * len(lanes)
-        return Dispatch(answer, batch, lanes, states, actions, sources, chunks)
-
-    def observed(
-        self, lanes: Sequence[int], states: Sequence[LaneState], steps: Sequence[int], now: float
-    ) -> NextChunks:
-        raise WireError("A lane was observed amid its chunk, which nobody asked for.")
-
-    def executed(
-        self,
-        lanes: Sequence[int],
-        states: Sequence[LaneState],
-        ends: Sequence[int],
-        busy_s: Sequence[float],
-        now: float,
-    ) -> NextChunks:
         if not any(ends):
             return NextChunks(lanes, states, busy_s)
-        waits = [not end for end in ends]
-        left = list(compress(zip(lanes, states, busy_s, strict=True), waits))
-        return NextChunks(*zip(*left, strict=True)) if left else NextChunks((), (), ())
+        kept = [index for index, end in enumerate(ends) if not end]
+        return NextChunks(
+            [lanes[index] for index in kept],
+            [states[index] for index in kept],
+            [busy_s[index] for index in kept],
+        )
+
+    def answered(
+        self, answer: Answered, batch: PendingBatch, running: Mapping[int, LaneState], now: float
+    ) -> Dispatch:
+        """Decide which actions go to which lanes. `running` is what lanes do now: attempts that
+        ended meanwhile get nothing."""
+        chunks, lanes, states = answer.chunks, batch.lanes, batch.states
+        if isinstance(chunks, Chunks) and [*map(running.get, lanes)] == states:
+            with suppress(HocketError):  # which each row is told of
+                actions = states[0].rule.take_all(chunks.actions)
+                if actions is not None:
+                    for state in states:
+                        state.source = chunks.source
+                    return Dispatch(answer, batch, lanes, states, actions, chunks)
+        rows = batch.running(running)
+        return self.dispatch(answer, batch, rows)._replace(delivered=delivered(answer, rows))
+
+    def dispatch(self, answer: Answered, batch: PendingBatch, rows: Sequence[int]) -> Dispatch:
+        """Decide what these rows of a batch execute; an error of one costs no other."""
+        sent: list[tuple[int, LaneState, Array]] = []
+        failed: list[tuple[int, LaneState, Exception]] = []
+        for row in rows:
+            lane, state, chunk = batch.lanes[row], batch.states[row], answer.chunks[row]
+            try:
+                if chunk is None:
+                    raise answer.errors[row] or HocketError("The policy gave no answer.")
+                sent.append((lane, state, self.actions(lane, state, chunk)))
+                state.source = chunk.source
+            except Exception as exc:  # noqa: BLE001 - an error of a user's policy costs its row
+                failed.append((lane, state, exc))
+        lanes, states, moves = zip(*sent, strict=True) if sent else ((),) * 3
+        return Dispatch(answer, batch, lanes, states, moves, failed=failed)
+
+    def actions(self, lane: int, state: LaneState, chunk: Chunk) -> Array:
+        """What a lane executes of a chunk."""
+        return state.rule.take(chunk.actions, state.steps)
 
 
-def _dispatched_singly(
-    answer: Answered, batch: PendingBatch, running: Mapping[int, LaneState]
-) -> Dispatch:
-    sent: list[tuple[int, LaneState, Array, str]] = []
-    failed: list[tuple[int, LaneState, Exception]] = []
-    delivered: list[Chunk | None] = [None] * len(batch.states)
-    for i, (lane, state) in enumerate(zip(batch.lanes, batch.states, strict=True)):
-        if running.get(lane) is not state:
-            continue
-        delivered[i] = answer.chunks[i]
-        try:
-            chunk = given(answer, i)
-            sent.append((lane, state, state.rule.take(chunk.actions, state.steps), chunk.source))
-        except Exception as exc:  # noqa: BLE001 - an error of a user's policy costs its row
-            failed.append((lane, state, exc))
-    lanes, states, moves, sources = zip(*sent, strict=True) if sent else ((),) * 4
-    return Dispatch(answer, batch, lanes, states, moves, sources, delivered, failed)
-
-
-def given(answer: Answered, row: int) -> Chunk:
-    """The chunk of a row; raises what came in its place."""
-    chunk = answer.chunks[row]
-    if chunk is None:
-        raise answer.errors[row] or HocketError("The policy gave no answer.")
-    return chunk
+def delivered(answer: Answered, rows: Sequence[int]) -> list[Chunk | None]:
+    """The chunks of these rows of an answer; None for the others."""
+    chunks: list[Chunk | None] = [None] * len(answer.chunks)
+    for row in rows:
+        chunks[row] = answer.chunks[row]
+    return chunks

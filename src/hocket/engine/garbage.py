@@ -8,15 +8,14 @@ from contextlib import contextmanager
 
 MANY = 256
 """Lanes, or trials of a driver, from which on a collection of garbage at the start is worth its
-time; see `gc_frozen`. Chosen by hand: of the runs in `batched.py`, those with thousands of rows
-gain."""
+time; see `gc_frozen`. Of the runs in `batched/cpu.py`, those with thousands of rows gain."""
 
 
 @contextmanager
 def gc_frozen(count: int) -> Iterator[None]:
-    """While so many lanes or trials are run, keep Python's garbage collector from looking through
-    what existed before: it does so once, at the start. What is made meanwhile is collected as
-    always.
+    """While MANY lanes or trials are run, or more, keep Python's garbage collector from looking
+    through what existed before: it does so once, at the start. What is made meanwhile is collected
+    as always.
 
     With torch or JAX imported a full collection takes a tenth of a second or more, and thousands of
     rows make enough tuples for one every second.

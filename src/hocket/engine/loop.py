@@ -13,32 +13,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from itertools import compress
-from typing import cast
+from typing import Literal, cast
 
+from hocket.core import events
 from hocket.core.contracts.recorder import Durable, Hears, Reader
 from hocket.core.data import EnvSpec, Episode, Observation, Trial
-from hocket.core.events import (
-    AttemptsBegan,
-    Event,
-    InfoTold,
-    Noted,
-    RowsChecked,
-    RunEnded,
-    RunStarted,
-    SpecLearned,
-    StartsCompared,
-    WorkerChanged,
-)
-from hocket.core.wire import END_OBSERVED, TWICE
+from hocket.core.events import Event
+from hocket.core.wire import END_OBSERVED, END_TERMINATED, END_TRUNCATED
 from hocket.engine.attempts import Attempts, Lost, Record
 from hocket.engine.batches import Batches
-from hocket.engine.chunk_rules import ChunkRule, SharedRule
+from hocket.engine.chunk_rules import ChunkRule
 from hocket.engine.config import EngineConfig
-from hocket.engine.dispatch import Dispatch
+from hocket.engine.dispatch import Dispatch, NextChunks
 from hocket.engine.garbage import gc_frozen
-from hocket.engine.inferring.policy_thread import account
-from hocket.engine.news import News, chunks_executed
+from hocket.engine.inferring.policy_thread import Answered
+from hocket.engine.inferring.replicas import WarmedUp
 from hocket.engine.trials import LaneState, Refreshes, Task, TrialQueue
 from hocket.errors import PolicyHungError
 from hocket.workers import notices
@@ -47,7 +38,7 @@ from hocket.workers.fleet import Fleet
 _LONGEST_WAIT_S = 1.0
 _LOOK_S = 0.1
 """Seconds that a turn waits at most, where something wakes it and where nothing may: a durable
-reader was behind, or a server is gone. Chosen by hand, with no benchmark row."""
+reader was behind, or a server is gone."""
 
 
 class Engine:
@@ -70,28 +61,25 @@ class Engine:
         self._fleet = fleet
         self._batches = batches
         self._inference = batches.inference
-        self._scheduler = batches.scheduler
         self._delay = batches.delay
-        rule = make_rule()
-        self._shared_rule = rule if isinstance(rule, SharedRule) else None
-        self._make_rule = make_rule if self._shared_rule is None else lambda: rule
         self._config = config
         self._readers = tuple(readers)
         self._hearers: dict[type[Event], list[Reader]] = {}
         """Readers that follow each kind of event, once there was one."""
         self._durable = [reader for reader in readers if isinstance(reader, Durable)]
         self._fits = fits
-        self._folder = {} if folder is None else {"folder": folder}
-
         self._trials = TrialQueue()
         self._heard: Refreshes | None = None
         """The same, where it must hear of trials."""
-        self._attempts = Attempts(batches, config, self._make_rule, record)
+        self._attempts = Attempts(fleet, batches, config, make_rule, record, folder)
         self._lanes = self._attempts.lanes
         self._restarts = 0
         """Times that the policy was started anew, as far as attempts know."""
-        self._specs: dict[Task, EnvSpec] = {}
-        self._news = News()
+        # What readers are told at the end of the turn, in this order.
+        self._executed: list[events.ChunksExecuted] = []
+        self._ready: list[tuple[int, Trial, int]] = []
+        self._ended: list[tuple[int, Episode]] = []
+        self._sealed: list[Episode] = []
         self._start = time.perf_counter()
         self._is_stopping = False
 
@@ -108,7 +96,7 @@ class Engine:
     def stop(self) -> None:
         """End the run soon, as Ctrl-C does: what has ended is kept, the rest is left."""
         self._is_stopping = True
-        self._fleet.wake()
+        self.wake()
 
     def wake(self) -> None:
         """Look at the trials again soon: more have come, or none will. May come from anywhere."""
@@ -134,23 +122,23 @@ class Engine:
         self._attempts.plan(trials, attempts or {})
         self._start = time.perf_counter()
         lanes, policy = self._fleet.config.lanes, self._inference.spec
-        self._emit(RunStarted(trials=planned, done=done, lanes=lanes, cores=cores, policy=policy))
+        self._emit(
+            events.RunStarted(trials=planned, done=done, lanes=lanes, cores=cores, policy=policy)
+        )
         try:
-            with gc_frozen(lanes):
+            with suppress(KeyboardInterrupt), gc_frozen(lanes):
                 self._inference.start(self._fleet.wake)
                 self._fleet.start()
                 while self._is_unfinished() and not self._is_stopping:
                     self._take_turn()
-                self._tell()
-        except KeyboardInterrupt:
-            self._is_stopping = True
+                self._tell(self._now())
         except PolicyHungError:
             # What has ended is kept, as after Ctrl-C.
-            self._emit(RunEnded(time=self._now(), complete=False, notes={}))
+            self._emit(events.RunEnded(time=self._now(), complete=False, notes={}))
             raise
         complete = not self._is_unfinished()
         notes = {"dropped_answers": self._delay.dropped} if self._delay.goes_on else {}
-        self._emit(RunEnded(time=self._now(), complete=complete, notes=notes))
+        self._emit(events.RunEnded(time=self._now(), complete=complete, notes=notes))
         return complete
 
     def _is_unfinished(self) -> bool:
@@ -162,64 +150,61 @@ class Engine:
 
     def _take_turn(self) -> None:
         longest = _LOOK_S if self._attempts.free or self._batches.recalls else _LONGEST_WAIT_S
-        waits = self._batches.patience(self._now(), longest)
-        heard = self._fleet.poll(*waits, awaits_all=self._scheduler.awaits_all)
+        heard = self._fleet.poll(*self._batches.patience(self._now(), longest))
         now = self._now()
         for notice in heard:
             self._hear(notice, now)
         if self._batches.recalls and (is_stale := self._batches.stale()) is not None:
-            self._recall(is_stale)
-        self._answer(now)
-        self._tell()
+            self._attempts.recall(is_stale)
+        self._answer(self._inference.answers(), now)
+        self._tell(now)
         if self._heard is not None:
             self._heard.refresh()
-        if self._assign() and self._fleet.is_at_hand:
+        if self._assign() and self._fleet.driven is not None:
             # The next poll resets them, and what they see belongs in the batch that leaves now.
-            heard, now = self._fleet.poll(0.0), self._now()
+            heard, now = self._fleet.poll(), self._now()
             for notice in heard:
                 self._hear(notice, now)
-        while self._batches.leave(self._lanes, self._fleet, self._now()):
-            self._answer(self._now())
+        while answer := self._batches.leave(self._lanes, self._fleet, self._now()):
+            self._answer([answer], self._now())
 
     # -- what workers say ----------------------------------------------------------------------
 
     def _hear(self, notice: notices.Notice, now: float) -> None:
         if isinstance(notice, notices.LanesExecuted):
-            self._executed(notice, now)
+            self._hear_executed(notice, now)
         elif isinstance(notice, notices.LanesBegun):
             self._begun(notice, now)
         elif isinstance(notice, notices.LanesObserved):
-            self._observed(notice, now)
+            seen, states = self._kept(notice)
+            if states:
+                self._go_on(self._delay.observed(seen.lanes, states, seen.steps, now), now)
         elif isinstance(notice, notices.LanesTold):
             self._told(notice, now)
         elif isinstance(notice, notices.LaneSealed):
-            self._seal(notice)
+            if (episode := self._attempts.seal(*notice)) is not None:
+                self._sealed.append(episode)
         elif isinstance(notice, notices.LaneFailed):
             self._failed(notice, now)
         elif isinstance(notice, notices.Remarked):
-            self._emit(Noted(text=notice.text))
+            self._emit(events.Noted(text=notice.text))
         elif isinstance(notice, notices.LanesUp):
             for lane in notice.lanes:
                 self._attempts.set_free(lane)
-            self._emit(WorkerChanged(time=now, lanes=notice.lanes, state="up"))
+            self._emit(events.WorkerChanged(time=now, lanes=notice.lanes, state="up"))
         else:
-            self._attempts.withdraw(notice.lanes)
-            self._emit(
-                WorkerChanged(time=now, lanes=notice.lanes, state="recycled", reason=notice.reason)
-            )
+            self._withdraw(notice.lanes, "recycled", notice.reason, now)
 
     def _begun(self, notice: notices.LanesBegun, now: float) -> None:
         queues: dict[Task, int] = {}
-        for lane, attempt, prompt in zip(
-            notice.lanes, notice.attempts, notice.prompts, strict=True
-        ):
+        for lane, attempt, prompt in zip(*notice[:3], strict=True):
             state = self._lanes.get(lane)
             if state is None or state.attempt != attempt:
                 continue
             task = (state.trial.suite, state.trial.task)
-            if notice.spec is not None and task not in self._specs:
+            if notice.spec is not None and task not in self._attempts.specs:
                 self._learn(task, notice.spec, now)
-            spec = self._specs[task]
+            spec = self._attempts.specs[task]
             state.prompt = prompt or spec.task.prompt
             state.action_size, state.env = spec.action.size, spec
             if task not in queues:  # the notice is of one worker
@@ -228,29 +213,30 @@ class Engine:
             state.queue = queues[task]
             if self._attempts.suspects.is_alone(state.trial.id):
                 state.queue = self._batches.apart(state.queue, lane)
-            self._batches.add(lane, state, now)
-            self._news.ready.append((lane, state.trial, state.attempt))
+            self._batches.add(NextChunks([lane], [state], [None]), now)
+            self._ready.append((lane, state.trial, state.attempt))
             if notice.differs is not None and self._attempts.starts.hear(state):
-                self._emit(StartsCompared(time=now, suite=task[0], differs=notice.differs))
+                self._emit(events.StartsCompared(time=now, suite=task[0], differs=notice.differs))
 
     def _learn(self, task: Task, spec: EnvSpec, now: float) -> None:
         self._fits(spec)
-        self._specs[task] = spec
-        self._attempts.has_built = True
+        self._attempts.specs[task] = spec
         self._batches.bind(spec)
-        self._emit(SpecLearned(time=now, suite=task[0], spec=spec))
+        self._emit(events.SpecLearned(time=now, suite=task[0], spec=spec))
+        self._hearers.clear()  # Readers may follow more now.
 
-    def _executed(self, notice: notices.LanesExecuted, now: float) -> None:
+    def _kept(self, notice: notices.Rows) -> tuple[notices.Rows, list[LaneState]]:
+        """A notice without what it says of attempts that were lost while it was under way, and the
+        attempts that it is of."""
         states = list(map(self._lanes.get, notice.lanes))
-        if [state and state.attempt for state in states] != notice.attempts:
-            # Some of it is of attempts that were lost while this was under way.
-            is_kept = [
-                state is not None and state.attempt == attempt
-                for state, attempt in zip(states, notice.attempts, strict=True)
-            ]
-            notice = notice.where(is_kept)
-            states = list(compress(states, is_kept))
-        running = cast("list[LaneState]", states)
+        now_made = [state and state.attempt for state in states]
+        if now_made != notice.attempts:
+            is_kept = [a == b for a, b in zip(now_made, notice.attempts, strict=True)]
+            notice, states = notices.where(notice, is_kept), list(compress(states, is_kept))
+        return notice, cast("list[LaneState]", states)
+
+    def _hear_executed(self, notice: notices.LanesExecuted, now: float) -> None:
+        notice, running = self._kept(notice)
         if not running:
             return
         for state, steps, total in zip(running, notice.steps, notice.totals, strict=True):
@@ -259,40 +245,47 @@ class Engine:
             state.chunk += 1
         lanes, ends = notice.lanes, notice.ends
         after = self._delay.executed(lanes, running, ends, notice.busy_s, now)
-        self._news.executed.append(chunks_executed(notice, running, self._finals(notice), now))
-        if any(ends):
-            for lane, state, end in zip(lanes, running, ends, strict=True):
-                if end:
-                    episode = state.episode(end, now)
-                    self._attempts.end(lane, episode)
-                    self._news.ended.append((lane, episode))
+        self._executed.append(self._chunks_executed(notice, running, now))
+        for lane, state, end in zip(lanes, running, ends, strict=True):
+            if end:
+                episode = state.episode(end, now)
+                self._attempts.end(lane, episode)
+                self._ended.append((lane, episode))
+        self._go_on(after, now)
+
+    def _go_on(self, after: NextChunks, now: float) -> None:
         for dispatch in after.due:
             self._settle(dispatch, now)
-        self._batches.add_all(after.lanes, after.states, now, after.took_s)
+        self._batches.add(after, now)
 
-    def _observed(self, notice: notices.LanesObserved, now: float) -> None:
-        """Ask the policy what comes after what lanes saw that go on."""
-        found = [
-            (lane, state, steps)
-            for lane, attempt, steps in zip(*notice, strict=True)
-            if (state := self._lanes.get(lane)) is not None and state.attempt == attempt
-        ]
-        if found:
-            lanes, states, steps = zip(*found, strict=True)
-            after = self._delay.observed(lanes, states, steps, now)
-            self._batches.add_all(after.lanes, after.states, now, after.took_s)
+    def _chunks_executed(
+        self, notice: notices.LanesExecuted, states: Sequence[LaneState], now: float
+    ) -> events.ChunksExecuted:
+        return events.ChunksExecuted(
+            time=now,
+            lanes=notice.lanes,
+            trials=[state.trial for state in states],
+            attempts=notice.attempts,
+            chunks=notice.chunks,
+            steps=notice.steps,
+            rewards=notice.rewards,
+            terminated=[end & END_TERMINATED != 0 for end in notice.ends],
+            truncated=[end & END_TRUNCATED != 0 for end in notice.ends],
+            busy=notice.busy_s,
+            observed=notice.observe_s,
+            final=self._finals(notice),
+        )
 
     def _told(self, notice: notices.LanesTold, now: float) -> None:
         """Tell readers what envs told of chunks that are still those of their lanes."""
-        kept = [
-            (state.trial, attempt, chunk, numbers)
-            for lane, attempt, chunk, numbers in zip(*notice, strict=True)
-            if (state := self._lanes.get(lane)) is not None and state.attempt == attempt
-        ]
-        if kept:
-            trials, attempts, chunks, numbers = zip(*kept, strict=True)
+        kept, states = self._kept(notice)
+        if states:
+            trials = [state.trial for state in states]
+            _, attempts, chunks, numbers = kept
             self._emit(
-                InfoTold(time=now, trials=trials, attempts=attempts, chunks=chunks, numbers=numbers)
+                events.InfoTold(
+                    time=now, trials=trials, attempts=attempts, chunks=chunks, numbers=numbers
+                )
             )
 
     def _finals(self, notice: notices.LanesExecuted) -> Sequence[Observation | None]:
@@ -306,93 +299,51 @@ class Engine:
             for lane, chunk, end in zip(notice.lanes, notice.chunks, notice.ends, strict=True)
         ]
 
-    def _seal(self, notice: notices.LaneSealed) -> None:
-        episode = self._attempts.seal(notice.lane, notice.attempt)
-        if episode is not None:
-            files = tuple(notice.files)
-            self._news.sealed.append(episode._replace(files=files) if files else episode)
-
-    # -- faults --------------------------------------------------------------------------------
-
     def _failed(self, notice: notices.LaneFailed, now: float) -> None:
-        lane, error = notice.lane, notice.account
-        if (verdict := notice.verdict(any_built=bool(self._specs))) is not None:
+        if (verdict := notice.verdict(any_built=bool(self._attempts.specs))) is not None:
             raise verdict
         if notice.gone:
-            self._attempts.withdraw([lane])
-            self._emit(WorkerChanged(time=now, lanes=[lane], state="lost", reason=notice.message))
-        if notice.gone or notice.sealing:
-            self._tell_lost(self._attempts.lose_sealing(lane, error, now))
-        state = self._lanes.get(lane)
-        is_its_own = state is not None and state.attempt == notice.attempt and not notice.sealing
-        if state is not None and (notice.gone or is_its_own):
-            self._tell_lost(self._attempts.lose(lane, error, now, spends=notice.spends))
-            if not notice.gone:
-                self._attempts.set_free(lane)
+            self._withdraw([notice.lane], "lost", notice.message, now)
+        self._tell_lost(self._attempts.failed(notice, now))
 
-    def _give_up(self, lane: int, error: str, now: float, *, spends: bool) -> None:
-        """Lose the attempt of a lane whose worker is well: another trial may begin there."""
-        attempt = self._lanes[lane].attempt
-        self._tell_lost(self._attempts.lose(lane, error, now, spends=spends))
-        self._fleet.discard([lane], [attempt])
-        self._attempts.set_free(lane)
+    def _withdraw(
+        self, lanes: Sequence[int], state: Literal["lost", "recycled"], reason: str, now: float
+    ) -> None:
+        self._attempts.withdraw(lanes)
+        self._emit(events.WorkerChanged(time=now, lanes=lanes, state=state, reason=reason))
 
-    def _tell_lost(self, lost: Lost | None) -> None:
-        if lost is None:
-            return
-        self._tell()
-        self._emit(lost.event)
-        if lost.episode is not None:
-            self._news.ended.append((lost.event.lane, lost.episode))
-            self._news.sealed.append(lost.episode)
+    def _tell_lost(self, lost: Sequence[Lost]) -> None:
+        for event, episode in lost:
+            self._tell(event.time)
+            self._emit(event)
+            if episode is not None:
+                self._ended.append((event.lane, episode))
+                self._sealed.append(episode)
 
     # -- chunks --------------------------------------------------------------------------------
 
-    def _answer(self, now: float) -> None:
+    def _answer(self, answers: Sequence[Answered | WarmedUp], now: float) -> None:
         """Give lanes what the policy has answered."""
-        for dispatch in self._batches.dispatches(self._lanes, self._shared_rule, now):
+        for answer in answers:
+            if isinstance(answer, WarmedUp):
+                self._batches.warmed_up(answer)
+                continue
+            dispatch = self._batches.dispatch(answer, self._lanes, now)
             self._settle(dispatch, now)
             self._emit(dispatch.event(now, self._start))
             if self._delay.goes_on:
                 self._attempts.answered(dispatch.batch)
         if self._inference.restarts != self._restarts:
             self._restarts = self._inference.restarts
-            self._begin_anew(now)
-        if self._batches.checks and (checks := self._batches.take_checks()).made:
-            self._emit(RowsChecked(time=now, checks=checks))
+            self._tell_lost(self._attempts.begin_anew(now))
+        if self._batches.checks.made:
+            self._emit(events.RowsChecked(time=now, checks=self._batches.take_checks()))
 
     def _settle(self, dispatch: Dispatch, now: float) -> None:
         if dispatch.failed:
-            self._fail_rows(dispatch, now)
+            self._tell_lost(self._attempts.fail_rows(dispatch, now))
         if dispatch.lanes:
             self._batches.execute(dispatch, self._fleet, now)
-
-    def _fail_rows(self, dispatch: Dispatch, now: float) -> None:
-        blameless, suspects = dispatch.answer.blameless, self._attempts.suspects
-        is_hung = any(isinstance(error, PolicyHungError) for *_, error in dispatch.failed)
-        if blameless and not is_hung:
-            suspects.add(state.trial.id for _, state, _ in dispatch.failed)
-        for lane, state, error in dispatch.failed:
-            self._give_up(lane, account(error), now, spends=not blameless)
-            if self._inference.has_sessions and not blameless and len(dispatch.batch.lanes) == 1:
-                cleared = suspects.convict(state.trial.id)
-                for other in self._lanes.values():
-                    if other.trial.id in cleared:
-                        other.queue = self._batches.together(other.queue)
-
-    def _begin_anew(self, now: float) -> None:
-        """The policy was started anew: whatever it kept for attempts is gone."""
-        if self._inference.has_sessions:
-            for lane in list(self._lanes):
-                self._give_up(lane, "The policy was started anew.", now, spends=False)
-
-    def _recall(self, is_stale: Callable[[str], bool]) -> None:
-        """Stop chunks whose source is gone: their lanes ask again, with what they see then."""
-        for lane, state in self._lanes.items():
-            if state.source and is_stale(state.source):
-                state.source = ""
-                state.rule = self._make_rule()  # an ensemble would go on with what was recalled
-                self._fleet.recall(lane, state.attempt, state.chunk)
 
     # -- trials --------------------------------------------------------------------------------
 
@@ -401,13 +352,9 @@ class Engine:
         if not self._attempts.free or not self._trials or any(r.behind() for r in self._durable):
             return False
         now = self._now()
-        lanes, began, records = self._attempts.begin(self._fleet.live, now)
-        for state, record in zip(began, records, strict=True):
-            record.update(self._folder)
-            if self._attempts.starts.ask(state):
-                record[TWICE] = True
+        lanes, began, records = self._attempts.begin(now)
         trials, attempts = [state.trial for state in began], [state.attempt for state in began]
-        self._emit(AttemptsBegan(time=now, lanes=lanes, trials=trials, attempts=attempts))
+        self._emit(events.AttemptsBegan(time=now, lanes=lanes, trials=trials, attempts=attempts))
         self._fleet.begin(
             lanes,
             attempts,
@@ -434,8 +381,20 @@ class Engine:
         for reader in self._hearers[kind]:
             reader.on(event)
 
-    def _tell(self) -> None:
-        news = self._news
-        if news.executed or news.ready or news.ended or news.sealed:
-            for event in news.take(self._now()):
-                self._emit(event)
+    def _tell(self, now: float) -> None:
+        """Tell readers what the turn brought, in the order in which they must hear it."""
+        for event in self._executed:
+            self._emit(event)
+        self._executed.clear()
+        if self._ready:
+            lanes, trials, attempts = zip(*self._ready, strict=True)
+            self._ready.clear()
+            self._emit(events.LanesReady(time=now, lanes=lanes, trials=trials, attempts=attempts))
+        if self._ended:
+            ended, episodes = zip(*self._ended, strict=True)
+            self._ended.clear()
+            self._emit(events.EpisodesEnded(time=now, lanes=ended, episodes=episodes))
+        if self._sealed:
+            sealed = tuple(self._sealed)
+            self._sealed.clear()
+            self._emit(events.EpisodesSealed(time=now, episodes=sealed))

@@ -5,13 +5,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Union
+from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
 
 from hocket.core.arrays import as_numpy
 from hocket.core.data import Array
 from hocket.errors import ObservationError, UsageError
+
+if TYPE_CHECKING:
+    import torch
 
 Prompts = Union[str, Sequence[str]]
 """One text for all envs, or one for each."""
@@ -21,19 +24,19 @@ _ROOT = "observation/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Observed:
+class StackedObservations:
     """The observations of N envs: flat slash keys, arrays `[N, ...]`."""
 
     arrays: Mapping[str, Array]
     size: int
     prompts: tuple[str, ...] | None
     """From the key `prompt`, where there is one."""
-    device: Any
+    device: torch.device | None
     """Where the caller's torch tensors live; None where they are numpy's."""
 
 
-def read_observations(given: Any, keys: Sequence[str] | None) -> Observed:
-    """Flattens and checks one call's observations, keeping `keys` (None keeps all).
+def read_observations(given: Any, keys: Sequence[str] | None) -> StackedObservations:
+    """Flatten and check one call's observations, keeping `keys` (None keeps all).
 
     A plain array is `observation/state`, or `observation/image` where it is one; `x` stands for
     `observation/x` where the policy reads that, as with envs that hocket runs itself.
@@ -54,7 +57,7 @@ def read_observations(given: Any, keys: Sequence[str] | None) -> Observed:
         raise UsageError(f"Arrays of one observation have different numbers of envs: {sizes}.")
     size = next(iter(sizes.values()))
     prompts = None if text is None else read_prompts(text, size)
-    return Observed(arrays=arrays, size=size, prompts=prompts, device=device)
+    return StackedObservations(arrays=arrays, size=size, prompts=prompts, device=device)
 
 
 def read_prompts(given: Any, size: int) -> tuple[str, ...]:

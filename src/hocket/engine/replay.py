@@ -17,8 +17,8 @@ from hocket.core.contracts.policy import Policy, Reconnects, Sessions
 from hocket.core.data import Array, Batch, Observation, Row, Trial, noise_seed
 from hocket.engine.chunk_rules import ChunkRule, check_answer, finite_rows, make_rule
 from hocket.engine.observed import (
-    Observed,
     Prompts,
+    StackedObservations,
     read_observations,
     read_prompts,
     same_kind,
@@ -29,7 +29,7 @@ LOST = (ConnectionError, EOFError, PolicyUnavailableError, SessionLostError)
 """What a policy raises when whoever answers next may not be who answered before."""
 OnReconnect = Literal["flush", "keep"]
 UNMIXED_TRIES = 4
-"""Times that all envs are asked again after a lost connection. Chosen by hand."""
+"""Times that all envs are asked again after a lost connection."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -210,13 +210,13 @@ class ChunkReplay:
             )
         return self._now
 
-    def _texts(self, seen: Observed, prompts: Prompts | None) -> tuple[str, ...]:
+    def _texts(self, seen: StackedObservations, prompts: Prompts | None) -> tuple[str, ...]:
         if prompts is None and seen.prompts is not None:
             return seen.prompts
         given = self._prompts if prompts is None else prompts
         return read_prompts("" if given is None else given, seen.size)
 
-    def _ask(self, now: _EnvStates, seen: Observed, texts: Sequence[str]) -> _EnvStates:
+    def _ask(self, now: _EnvStates, seen: StackedObservations, texts: Sequence[str]) -> _EnvStates:
         """The envs once each has a chunk. Where a connection was lost between two batches, all are
         asked again, and so are the chunks in use where the policy connected again since they came,
         unless those are kept."""
@@ -245,7 +245,7 @@ class ChunkReplay:
         return self._policy.reconnects if isinstance(self._policy, Reconnects) else 0
 
     def _decide(
-        self, now: _EnvStates, seen: Observed, held: Array, texts: Sequence[str]
+        self, now: _EnvStates, seen: StackedObservations, held: Array, texts: Sequence[str]
     ) -> dict[int, _Decision]:
         """What to ask for now, by env: new chunks, and the held ones where they may be stale."""
         asked: dict[int, _Decision] = {}
@@ -268,7 +268,7 @@ class ChunkReplay:
                 asked[env] = decision
         return asked
 
-    def _observation(self, now: _EnvStates, seen: Observed, env: int) -> Observation:
+    def _observation(self, now: _EnvStates, seen: StackedObservations, env: int) -> Observation:
         if self._spec.history == 1:
             return {key: array[env] for key, array in seen.arrays.items()}
         steps = (seen.arrays, *now.past)
@@ -276,7 +276,7 @@ class ChunkReplay:
         back = [min(age, oldest) for age in reversed(range(self._spec.history))]
         return {key: np.stack([steps[age][key][env] for age in back]) for key in seen.arrays}
 
-    def _remember(self, now: _EnvStates, seen: Observed) -> tuple[Observation, ...]:
+    def _remember(self, now: _EnvStates, seen: StackedObservations) -> tuple[Observation, ...]:
         if self._spec.history == 1:
             return ()
         newest = {key: array.copy() for key, array in seen.arrays.items()}

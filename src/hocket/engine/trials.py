@@ -115,7 +115,7 @@ class LaneState:
     ready_at: float = 0.0
     """When its last observation had come."""
     source: str = ""
-    """Who made the chunk that it executes, where chunks may have to be recalled."""
+    """Who made the chunk that it executes; empty once that is recalled."""
 
     def __post_init__(self) -> None:
         self.session = f"{self.trial.id}@{self.attempt} of {self.run}"

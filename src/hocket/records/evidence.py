@@ -140,6 +140,8 @@ def _check(path: Path) -> None:
 class EvidencePlan:
     """Asks attempts to leave evidence if they are lost, until enough have; a reader too."""
 
+    hears = (AttemptFailed,)
+
     def __init__(
         self,
         asked: Callable[[Trial, int], Mapping[str, Any]],

@@ -21,7 +21,7 @@ from hocket.engine.inferring.deadline import FIRST_S
 from hocket.engine.inferring.inference import HUNG
 from hocket.engine.inferring.policy_thread import Answered, Job, PolicyThread, account
 from hocket.engine.scheduling.estimates import Latency
-from hocket.engine.scheduling.model import Work, best_lanes
+from hocket.engine.scheduling.model import ChunkWork, best_lanes
 from hocket.errors import EnvError, HocketError, PolicyError, PolicyHungError, WorkerFailed
 from hocket.workers import notices
 from hocket.workers.fleet import Fleet, FleetConfig
@@ -60,7 +60,7 @@ class Probe:
         if self.memory:
             # A fifth stays free for the policy, the page cache, and envs that grow.
             most = max(1, min(most, int(0.8 * memory / self.memory)))
-        work = Work(
+        work = ChunkWork(
             cores=cores,
             execute_s=self.execute_s,
             concurrency=1 if alone else policy.spec.concurrency,

@@ -34,6 +34,8 @@ class ExactnessReader:
     """A reader that adds up the checks of what `the same trial` means, and keeps the claim in the
     ledger, where a difference stays whatever becomes of the run."""
 
+    hears = (RowsChecked, StartsCompared)
+
     def __init__(self, ledger: Ledger | None, level: Exactness) -> None:
         self._ledger = ledger
         self.claim = Claim(level=level)
@@ -65,6 +67,8 @@ class ExactnessReader:
 class AboutReader:
     """A reader that keeps in the run's own file what is known about it, and adds what envs tell:
     their facts, and how a batched simulator keeps rows from moving."""
+
+    hears = (SpecLearned,)
 
     def __init__(self, folder: Path, config: EvalConfig, about: Mapping[str, Any]) -> None:
         self._folder = folder

@@ -290,6 +290,11 @@ class FilmNotes:
         self._trials: set[str] = set()
         self._seconds = 0.0
 
+    @property
+    def hears(self) -> Collection[type[Event]]:
+        """Of chunks only once an env was learned of that they cost something."""
+        return (SpecLearned, ChunksExecuted) if self._in_line or self._untimed else (SpecLearned,)
+
     def on(self, event: Event) -> None:
         if isinstance(event, SpecLearned) and event.spec.cameras:
             spec = event.spec

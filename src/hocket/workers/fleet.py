@@ -14,22 +14,10 @@ import numpy as np
 
 from hocket.core.contracts.runtime import Isolates, Runtime, WorkerSpec
 from hocket.core.data import Array, Observation, Signature, TaskInfo, Trial, signature
-from hocket.core.wire import (
-    Begin,
-    Course,
-    Discard,
-    Execute,
-    Executed,
-    Message,
-    Observed,
-    Ready,
-    Remark,
-    Sealed,
-    Told,
-)
+from hocket.core.wire import Begin, Course, Discard, Execute, Message
 from hocket.errors import WorkerFailed
-from hocket.workers.links.link import Gathers, Link
-from hocket.workers.notices import LanesUp, Notice, Remarked, WorkerFault
+from hocket.workers.links.link import Link, SelfDriven
+from hocket.workers.notices import LanesUp, Notice, WorkerFault
 from hocket.workers.shm import STOP, word
 from hocket.workers.slots import Phase, WorkerSlot
 from hocket.workers.supervisor import WATCH_S, FleetConfig, Supervisor
@@ -39,8 +27,8 @@ __all__ = ["Borrowed", "Fleet", "FleetConfig", "Fleets"]
 _ONE = (0,)
 """The rows of a worker with one lane."""
 _GLANCE_S = 0.5e-3
-"""Seconds for which a worker in this thread works before anyone looks what others have to say.
-Chosen by hand, with no benchmark row: less costs looks, more keeps others waiting."""
+"""Seconds for which a worker in this thread works before anyone looks what others have to say: less
+costs looks, more keeps others waiting."""
 
 
 @dataclass(slots=True)
@@ -145,16 +133,19 @@ class Fleet:
         """Run one chunk `[k, A]` in each lane; all of them may be one array `[B, k, A]`. `courses`
         says what each lane does around its actions, where it goes on."""
         now = time.monotonic()
-        if isinstance(actions, np.ndarray) and self._source() is not None:
-            counts = [actions.shape[1]] * len(actions)
-            whole = Execute(lanes, attempts, chunks, counts, actions, courses)
-            self._execute(self._workers[0], whole, now)
-            return
-        counts, data = _packed(actions)
+        if isinstance(actions, np.ndarray):
+            counts, whole = [actions.shape[1]] * len(actions), actions
+        else:
+            counts, whole = [len(chunk) for chunk in actions], np.concatenate(actions)
+        flat = np.ascontiguousarray(whole, "<f8")
         if self._is_one:
-            message = Execute(lanes, attempts, chunks, counts, data, courses)
+            # Rows in this process read an array where it lies.
+            is_read = whole is actions and self.driven is not None
+            given = flat if is_read else flat.tobytes()
+            message = Execute(lanes, attempts, chunks, counts, given, courses)
             self._execute(self._workers[0], message, now)
             return
+        data = flat.tobytes()
         # Not by the data: where a delay is as long as a decision lasts, all chunks may be empty.
         width = 8 * actions[0].shape[1]
         ends = [width * steps for steps in accumulate(counts)]
@@ -220,36 +211,16 @@ class Fleet:
             raise WorkerFailed(f"Lane {lane} has no worker.")
         return link.arrays(lane % self._width, chunk)
 
-    def gather(self, lanes: Sequence[int]) -> Mapping[str, Array] | None:
-        """The observations of these lanes, stacked where they live; None where each lies apart."""
-        source = self._source()
-        return None if source is None else source.gather(lanes)
-
     def signature(self, lane: int) -> Signature:
         """Keys, shapes and dtypes of the lane's last observation."""
-        source = self._source()
-        return signature(self.arrays(lane)) if source is None else source.signature(lane)
-
-    def expect(self, lanes: Sequence[int], seconds: float) -> None:
-        """Tell the worker that chunks for these lanes will probably come in `seconds`."""
-        driven = self._workers[0].driven
-        if self._is_one and driven is not None:
-            driven.expect(len(lanes), seconds)
+        driven = self.driven
+        return signature(self.arrays(lane)) if driven is None else driven.signature(lane)
 
     @property
-    def is_at_hand(self) -> bool:
-        """True if all lanes are rows in this process: the next poll does what was asked for."""
-        return self._source() is not None
-
-    @property
-    def step_s(self) -> float | None:
-        """Seconds of the step that all lanes share; 0 before the first, None without one."""
-        driven = self._workers[0].driven
-        return driven.step_s if self._is_one and driven is not None else None
-
-    def _source(self) -> Gathers | None:
-        """The one worker of all lanes, where it gives many lanes' observations at once."""
-        return self._workers[0].gathers if self._is_one else None
+    def driven(self) -> SelfDriven | None:
+        """The link to the one worker of all lanes, where they are rows in this process: the next
+        poll does what was asked for, and what they see is had at once."""
+        return self._workers[0].driven if self._is_one else None
 
     def live(self, lane: int) -> tuple[str, str] | None:
         """Suite and task that the lane's worker has built now."""
@@ -261,7 +232,11 @@ class Fleet:
         return None if link is None else link.memory()
 
     def poll(
-        self, timeout_s: float, enough: int = 1, linger_s: float = 0.0, *, awaits_all: bool = False
+        self,
+        timeout_s: float = 0.0,
+        enough: int = 1,
+        linger_s: float = 0.0,
+        awaits_all: bool = False,  # noqa: FBT001, FBT002 - the engine hands on what it was told
     ) -> list[Notice]:
         """What happened, waiting up to `timeout_s` for the first. Where that is a chunk that ended
         and left its episode going, waits up to `linger_s` for `enough` of them; where all lanes are
@@ -277,7 +252,7 @@ class Fleet:
                     seconds = deadline - now if supervisor.is_alone else _GLANCE_S
                     worker.driven.work(seconds, waker.is_woken, awaits_all=awaits_all)
                 self._read(worker, now)
-            rest_s = 0.0 if inbox and not lingers else self._rest_s()
+            rest_s = 0.0 if inbox.has_news and not lingers else self._rest_s()
             now = time.monotonic()
             events = supervisor.epoll.poll(min(max(0.0, deadline - now), rest_s))
             now = time.monotonic()
@@ -296,7 +271,7 @@ class Fleet:
                     lingers, deadline = True, min(deadline, now + linger_s)
                 if now < deadline:
                     continue
-            if is_woken or inbox or now >= deadline:
+            if is_woken or inbox.has_news or now >= deadline:
                 return inbox.take()
 
     def _rest_s(self) -> float:
@@ -325,23 +300,12 @@ class Fleet:
         except WorkerFailed as exc:
             self._supervisor.lose(worker, WorkerFault.CRASHED, str(exc))
             return
-        has_ended = False
+        episodes = worker.episodes
         for message in messages:
-            if isinstance(message, Executed):
-                has_ended |= self._inbox.executed(worker, message, now)
-            elif isinstance(message, Observed):
-                self._inbox.observed(worker, message)
-            elif isinstance(message, Told):
-                self._inbox.told(worker, message)
-            elif isinstance(message, Ready):
-                self._inbox.ready(worker, message)
-            elif isinstance(message, Sealed):
-                self._inbox.sealed(worker.lanes, worker.slots, message)
-            elif isinstance(message, Remark):
-                self._inbox.add(Remarked(message.text))
-            elif not self._supervisor.hear(worker, message, now):
+            is_of_lanes = self._inbox.hear(worker, message, now)
+            if not is_of_lanes and not self._supervisor.hear(worker, message, now):
                 return
-        if has_ended and self._recycles:
+        if self._recycles and worker.episodes > episodes:
             self._supervisor.recycle_if_due(worker)
 
     @contextlib.contextmanager
@@ -434,12 +398,3 @@ class Fleets:
         if self._kept is not None:
             self._kept[-1].close()
             self._kept = None
-
-
-def _packed(actions: Sequence[Array] | Array) -> tuple[list[int], bytes]:
-    """How many actions each lane gets, and the bytes of all, one after the other."""
-    if isinstance(actions, np.ndarray):
-        counts, flat = [actions.shape[1]] * len(actions), actions
-    else:
-        counts, flat = [len(chunk) for chunk in actions], np.concatenate(actions)
-    return counts, np.ascontiguousarray(flat, "<f8").tobytes()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hocket.core.data import Array, EnvSpec
-from hocket.core.wire import Executed, Failed, Observed, Ready, Sealed, Told
+from hocket.core.wire import Executed, Failed, Message, Observed, Ready, Remark, Sealed, Told
 from hocket.workers.notices import (
     LaneFailed,
     LanesBegun,
@@ -14,6 +14,8 @@ from hocket.workers.notices import (
     LanesObserved,
     LanesTold,
     Notice,
+    Remarked,
+    where,
 )
 from hocket.workers.slots import LaneSlot, Phase, WorkerSlot
 
@@ -27,11 +29,10 @@ class Inbox:
         self._executed: LanesExecuted | None = None
         self._observed: LanesObserved | None = None
         self._told: list[Notice] = []
+        self.has_news = False
+        """True if there is something to take. (What envs told waits for the chunk's end.)"""
         self._specs: dict[tuple[str, str], EnvSpec] = {}
         """The EnvSpec of each task. A worker tells it once, but every listener wants to know."""
-
-    def __bool__(self) -> bool:
-        return bool(self._executed is not None or self._notices or self._observed)
 
     @property
     def chunks(self) -> int:
@@ -42,12 +43,13 @@ class Inbox:
         return len(executed.lanes)
 
     def add(self, notice: Notice) -> None:
+        self.has_news = True
         self._notices.append(notice)
 
     def take(self) -> list[Notice]:
         """All notices, chunks first: an attempt's end comes before its seal or a new worker, and
         what a lane saw on the way before the end of its chunk."""
-        notices, self._notices = self._notices, []
+        notices, self._notices, self.has_news = self._notices, [], False
         if self._executed is not None:
             notices.insert(0, self._executed)
             self._executed = None
@@ -58,10 +60,28 @@ class Inbox:
             self._observed = None
         return notices
 
-    def observed(self, worker: WorkerSlot, message: Observed) -> None:
+    def hear(self, worker: WorkerSlot, message: Message, now: float) -> bool:
+        """Note what a worker says of its lanes; false for what it says of itself."""
+        if isinstance(message, Executed):
+            self.executed(worker, message, now)
+        elif isinstance(message, Observed):
+            self._note_observed(worker, message)
+        elif isinstance(message, Told):
+            self._note_told(worker, message)
+        elif isinstance(message, Ready):
+            self._ready(worker, message)
+        elif isinstance(message, Sealed):
+            self.sealed(worker.lanes, worker.slots, message)
+        elif isinstance(message, Remark):
+            self.add(Remarked(message.text))
+        else:
+            return False
+        return True
+
+    def _note_observed(self, worker: WorkerSlot, message: Observed) -> None:
         """Note what lanes saw that go on; what discarded attempts saw is told to nobody."""
         if self._observed is None:
-            self._observed = LanesObserved([], [], [])
+            self._observed, self.has_news = LanesObserved([], [], []), True
         out = self._observed
         for index, row in enumerate(message.lanes):
             if not worker.slots[row].orphans:
@@ -69,7 +89,7 @@ class Inbox:
                 out.attempts.append(message.attempts[index])
                 out.steps.append(message.steps[index])
 
-    def told(self, worker: WorkerSlot, message: Told) -> None:
+    def _note_told(self, worker: WorkerSlot, message: Told) -> None:
         """Note what envs told; what discarded attempts told is told to nobody."""
         out = LanesTold([], [], [], [])
         at = 0
@@ -89,14 +109,14 @@ class Inbox:
         if out.lanes:
             self._told.append(out)
 
-    def executed(self, worker: WorkerSlot, message: Executed, now: float) -> bool:
-        """Note that chunks were run; true where an episode ended."""
+    def executed(self, worker: WorkerSlot, message: Executed, now: float) -> None:
+        """Note that chunks were run."""
         if len(message.lanes) == 1 and not message.ends[0]:
             slot = worker.slots[message.lanes[0]]
             if not slot.orphans:
                 slot.phase = Phase.READY
                 self._append(worker, message)
-                return False
+                return
         rewards, totals = _rewards(message)
         first = worker.lanes.start
         told = LanesExecuted(
@@ -112,10 +132,11 @@ class Inbox:
         )
         is_awaited = self._settle(worker, message, now)
         if is_awaited is not None:
-            told = told.where(is_awaited)
+            told = where(told, is_awaited)
         out = self._executed
         if out is None:
-            self._executed = told if told.lanes else None
+            if told.lanes:
+                self._executed, self.has_news = told, True
         else:
             # A loop over the columns would cost as much as all else here.
             out.lanes.extend(told.lanes)
@@ -127,7 +148,6 @@ class Inbox:
             out.ends.extend(told.ends)
             out.busy_s.extend(told.busy_s)
             out.observe_s.extend(told.observe_s)
-        return any(message.ends)
 
     def _append(self, worker: WorkerSlot, message: Executed) -> None:
         """Note the usual answer of a worker with one lane, at less than half the cost of others."""
@@ -138,6 +158,7 @@ class Inbox:
         total = _total(rewards.tolist())
         out = self._executed
         if out is None:
+            self.has_news = True
             self._executed = LanesExecuted(
                 lanes, attempts, chunks, steps, [rewards], [total], ends, busy_s, observe_s
             )
@@ -173,7 +194,7 @@ class Inbox:
             slot.orphans -= 1
         return is_awaited if orphans else None
 
-    def ready(self, worker: WorkerSlot, message: Ready) -> None:
+    def _ready(self, worker: WorkerSlot, message: Ready) -> None:
         kept = []
         task = worker.slots[message.lanes[0]].trial
         assert task is not None  # it was begun
@@ -188,7 +209,7 @@ class Inbox:
                 slot.phase = Phase.READY
                 kept.append(index)
         if kept:
-            self._notices.append(
+            self.add(
                 LanesBegun(
                     [worker.lanes[message.lanes[index]] for index in kept],
                     [message.attempts[index] for index in kept],
@@ -200,12 +221,12 @@ class Inbox:
 
     def sealed(self, lanes: range, slots: list[LaneSlot], message: Sealed) -> None:
         if slots[message.lane].sealing.popleft() >= 0:
-            self._notices.append(LaneSealed(lanes[message.lane], message.attempt, message.files))
+            self.add(LaneSealed(lanes[message.lane], message.attempt, message.files))
 
     def unsealed(self, lanes: range, slots: list[LaneSlot], message: Failed) -> None:
         if slots[message.lane].sealing.popleft() >= 0:
             lane = lanes[message.lane]
-            self._notices.append(LaneFailed(lane, *message[1:], sealing=True))
+            self.add(LaneFailed(lane, *message[1:], sealing=True))
 
     def failed(self, worker: WorkerSlot, message: Failed, *, is_gone: bool) -> None:
         slot = worker.slots[message.lane]
@@ -215,7 +236,7 @@ class Inbox:
         else:
             slot.phase = Phase.IDLE
             lane = worker.lanes[message.lane]
-            self._notices.append(LaneFailed(lane, *message[1:], gone=is_gone))
+            self.add(LaneFailed(lane, *message[1:], gone=is_gone))
 
     def lost(self, lanes: range, slots: list[LaneSlot], kind: str, message: str) -> bool:
         """Note that a worker is gone, with all that it had; true where it ran an attempt."""
@@ -223,12 +244,12 @@ class Inbox:
         for lane, slot in zip(lanes, slots, strict=True):
             for attempt in slot.sealing:
                 if attempt >= 0:
-                    self._notices.append(LaneFailed(lane, attempt, kind, message, "", sealing=True))
+                    self.add(LaneFailed(lane, attempt, kind, message, "", sealing=True))
             slot.sealing.clear()
             if slot.phase is not Phase.IDLE:
                 slot.phase = Phase.IDLE
                 has_lost = True
-                self._notices.append(LaneFailed(lane, slot.attempt, kind, message, "", gone=True))
+                self.add(LaneFailed(lane, slot.attempt, kind, message, "", gone=True))
         return has_lost
 
 

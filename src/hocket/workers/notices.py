@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from itertools import compress
-from typing import Any, NamedTuple, Union
+from typing import Any, NamedTuple, TypeVar, Union
 
 from hocket.core.data import Array, EnvSpec
 from hocket.errors import HocketError, RunFolderError, UsageError, WorkerFailed, from_name
@@ -46,11 +46,6 @@ class LanesExecuted(NamedTuple):
     busy_s: list[float]
     observe_s: list[float]
 
-    def where(self, is_kept: Sequence[bool]) -> LanesExecuted:
-        """The same for the lanes of which `is_kept` is true."""
-        columns: Sequence[list[Any]] = self
-        return LanesExecuted(*[list(compress(column, is_kept)) for column in columns])
-
 
 class LanesObserved(NamedTuple):
     """Lanes were observed for their next chunks, and go on with those that they have."""
@@ -69,6 +64,15 @@ class LanesTold(NamedTuple):
     chunks: list[int]
     numbers: list[dict[str, Array]]
     """Of each lane's chunk by key: float64 `[steps]`."""
+
+
+Rows = TypeVar("Rows", LanesExecuted, LanesObserved, LanesTold)
+
+
+def where(notice: Rows, is_kept: Sequence[bool]) -> Rows:
+    """The same for the lanes of which `is_kept` is true."""
+    columns: Sequence[list[Any]] = notice
+    return type(notice)(*[list(compress(column, is_kept)) for column in columns])
 
 
 class LaneSealed(NamedTuple):

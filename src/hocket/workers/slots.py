@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections import deque
 
-from hocket.workers.links.link import Audible, Gathers, Link, SelfDriven
+from hocket.workers.links.link import Audible, Link, SelfDriven
 
 
 class Phase(enum.Enum):
@@ -50,8 +50,6 @@ class WorkerSlot:
         self.link = link
         # Looked for once: to look for a Protocol's methods costs more than a small batch.
         found: object = link
-        self.gathers = found if isinstance(found, Gathers) else None
-        """The link, where it gives many lanes' observations at once."""
         self.driven = found if isinstance(found, SelfDriven) else None
         """The link, where its worker takes steps in this thread."""
         self.audible = found if isinstance(found, Audible) else None

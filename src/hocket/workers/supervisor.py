@@ -19,8 +19,7 @@ from hocket.workers.shm import STOP, word
 from hocket.workers.slots import LaneSlot, Phase, WorkerSlot
 from hocket.workers.waker import Waker
 
-# Chosen by hand, with no benchmark row: how soon a fault must be noticed, and how long an end may
-# take, against what a look at every worker costs.
+# How soon a fault must be noticed, and how long an end may take, against what looks cost.
 WATCH_S = 0.1
 """Seconds between two looks at all workers."""
 _WEIGH_S = 1.0
@@ -28,7 +27,7 @@ _WEIGH_S = 1.0
 _CLOSE_S = 1.0
 """Seconds in which workers may end by themselves when the fleet is closed."""
 _PAUSE_S = 5.0
-"""After so many seconds without a look, as under a debugger, no worker is blamed for the pause."""
+"""Seconds without a look after which, as under a debugger, no worker is blamed for the pause."""
 _SILENT_S = 30.0
 """Seconds without a sign of life after which a worker is given up; it gives one every few."""
 _FAILED_STARTS = 3

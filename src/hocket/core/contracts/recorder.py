@@ -158,7 +158,8 @@ class Reader(Protocol):
 
 @runtime_checkable
 class Hears(Protocol):
-    """A reader of some kinds of events, which the engine does not call for others."""
+    """A reader of some kinds of events, which the engine does not call for others. It asks again
+    after each SpecLearned."""
 
     hears: Collection[type[Event]]
 

@@ -12,18 +12,13 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
-from typing import Any
+from types import FrameType
 
-LEAST_S = 300.0
-TIMES_EXPECTED = 100.0
 FIRST_S = 3600.0
-TIMES_FIRST = 10.0
-"""Seconds that an `infer` may take at least, how many times what batches of its size usually take,
-seconds for a call of which nothing is known (it may load or compile), and how many times the
-slowest first call for one of a new shape. Chosen by hand, with no benchmark row: a policy that is
-given up too early costs a run, one that is given up late costs minutes."""
+"""Seconds for a call of which nothing is known: it may load or compile."""
 _LOOK_S = 0.25
 _GRACE_S = 10.0
 _NAP_S = 5.0
@@ -36,17 +31,6 @@ class InferDeadline:
     seconds: float | None = None
     """What a call may take once its shape was seen; None goes by what such batches usually take."""
     first_s: float = FIRST_S
-
-    def allowed_s(self, expected_s: float, *, is_new: bool, slowest_first_s: float | None) -> float:
-        """Seconds for a batch that should take `expected_s`. One of a new shape may compile: it has
-        ten times what the slowest first call of another shape took, where one is known."""
-        usual = self.seconds
-        if usual is None:
-            usual = max(LEAST_S, TIMES_EXPECTED * expected_s)
-        if not is_new:
-            return usual
-        first = self.first_s if slowest_first_s is None else TIMES_FIRST * slowest_first_s
-        return max(usual, first)
 
 
 class NeverReturned(BaseException):
@@ -61,10 +45,12 @@ class Rescue:
     """
 
     def __init__(self) -> None:
-        self._until = inf
-        self._what = ""
+        self.until = inf
+        """When the call that the thread makes has taken too long; infinite where it makes none."""
+        self.what = ""
+        """What the thread calls, in words."""
         self._closed = threading.Event()
-        self._before: Any = None
+        self._before: Callable[[int, FrameType | None], object] | int | None = None
         self.is_watching = False
 
     def start(self) -> bool:
@@ -77,15 +63,6 @@ class Rescue:
         threading.Thread(target=self._watch, name="hocket-rescue", daemon=True).start()
         return True
 
-    def allow(self, seconds: float, what: str) -> None:
-        """The calling thread is about to make a call, `what` in words."""
-        self._what = what
-        self._until = time.perf_counter() + seconds
-
-    def over(self) -> None:
-        """The call has returned."""
-        self._until = inf
-
     def close(self) -> None:
         """Give the signal back. To be called by the thread that began; twice is safe."""
         self._closed.set()
@@ -94,8 +71,8 @@ class Rescue:
             signal.signal(_SIGNAL, self._before)
 
     def _interrupt(self, *_: object) -> None:
-        if time.perf_counter() > self._until:
-            self._until = inf
+        if time.perf_counter() > self.until:
+            self.until = inf
             raise NeverReturned
 
     def _watch(self) -> None:
@@ -105,11 +82,11 @@ class Rescue:
         while not self._closed.wait(_LOOK_S):
             now = time.perf_counter()
             if now - looked_at > _NAP_S:
-                self._until += now - looked_at  # the process was stopped: nobody is to blame
+                self.until += now - looked_at  # the process was stopped: nobody is to blame
             looked_at = now
-            late_s = now - self._until
+            late_s = now - self.until
             if late_s > _GRACE_S:
-                sys.stderr.write(f"hocket: {self._what} never returned, so the process ends.\n")
+                sys.stderr.write(f"hocket: {self.what} never returned, so the process ends.\n")
                 sys.stderr.flush()
                 os._exit(1)
             if late_s > 0:

@@ -14,14 +14,15 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from math import inf
 
 from hocket.core.contracts.policy import Policy, Restarts
-from hocket.core.data import UNCHECKED, Array, RowChecks
+from hocket.core.data import UNCHECKED, Array
 from hocket.engine.inferring.deadline import InferDeadline, NeverReturned, Rescue
 from hocket.engine.inferring.policy_thread import Answered, Job, PolicyThread, keeps_state
+from hocket.engine.inferring.replicas import MoreSizes, Replica, Seat, WarmedUp, WarmUp
 from hocket.engine.inferring.row_checks import compare_copies
 from hocket.errors import PolicyHungError
 
@@ -31,102 +32,21 @@ BRIEF_S = 150e-6
 """Seconds that it costs, about, to wake a thread and be woken by it, measured by hand. Batches as
 brief as this are answered by the thread that asks. Without it `overhead.py` at 8 lanes pays for a
 thread that wakes for every batch."""
-TIMING_S, TIMING = 1.0, 2.0
-"""A warm-up times sizes beyond what it must for so many seconds, or for so many times what those
-take that it must. Chosen by hand: a policy that compiles anew for each size would hold up the run.
-Without a limit lists of graph shapes gain 0.1 %."""
 _STRIKES = 3
 """Calls in a row that were ten times as long, after which a policy is not called brief again. One
-alone may be the machine's. Chosen by hand, with no benchmark row."""
+alone may be the machine's."""
+LEAST_S = 300.0
+TIMES_EXPECTED = 100.0
+TIMES_FIRST = 10.0
+"""Seconds that an `infer` may take at least, how many times what batches of its size usually take,
+and how many times the slowest first call for one of a new shape. A policy that is given up too
+early costs a run, one that is given up late costs minutes."""
 _LOOK_S = 0.25
-"""Seconds between two looks for calls that take too long. Chosen by hand."""
+"""Seconds between two looks for calls that take too long."""
 _NAP_S = 5.0
-"""Seconds without a look that do not count. Chosen by hand; the engine looks every second."""
+"""Seconds without a look that do not count; the engine looks every second."""
 HUNG = "hocket-hung"
 """How the names of threads begin that are left behind inside a policy."""
-
-
-MoreSizes = Callable[[Mapping[int, float]], int | None]
-"""Which size had better be timed next, by the seconds of those that are; None: no more."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class WarmedUp:
-    """A policy has seen every batch size once; `latencies`: the slowest replica's seconds."""
-
-    queue: Hashable
-    latencies: dict[int, float]
-    error: Exception | None
-    checks: RowChecks = UNCHECKED
-    """True if the row's bits were the same in every size, at every index and on every replica."""
-
-
-MOST_SHAPES = 4096
-"""Shapes of batches that are remembered. A server's clients can make any number of them; a shape
-that was forgotten is only waited for longer, as one that may have to be compiled."""
-
-
-@dataclass(slots=True, eq=False)
-class Replica:
-    """A policy on one device, and what is known of how long it takes."""
-
-    policy: Policy
-    name: str
-    seen: set[tuple[Hashable, int]] = field(default_factory=set)
-    """Queues and sizes of batches that it has answered."""
-    slowest_first_s: float | None = None
-    """Seconds of the slowest call of a new shape; None before there was one."""
-    is_lost: bool = False
-
-    def answered(self, queue: Hashable, size: int, first_s: float) -> None:
-        """A batch was answered; the first of its shape took so long."""
-        if (queue, size) not in self.seen:
-            self.slowest_first_s = max(self.slowest_first_s or 0.0, first_s)
-            if len(self.seen) == MOST_SHAPES:
-                self.seen.clear()
-            self.seen.add((queue, size))
-
-    def forget(self) -> None:
-        """It was started anew, and may load and compile again."""
-        self.seen.clear()
-        self.slowest_first_s = None
-
-
-@dataclass(slots=True, eq=False)
-class Seat:
-    """One thread of a replica, and what it works on."""
-
-    replica: Replica
-    thread: threading.Thread | None = None
-    job: Job | None = None
-    began: float = inf
-    """When it began to work; infinite while it waits for work."""
-    allowed_s: float = inf
-    is_hung: bool = False
-    """It was given up, whatever it may still answer."""
-
-    def late(self, now: float) -> bool:
-        return now - self.began > self.allowed_s
-
-
-@dataclass(slots=True, eq=False)
-class _WarmUp:
-    """A warm-up under way on a thread of its own."""
-
-    job: Job
-    sizes: Sequence[int]
-    more: MoreSizes | None
-    seat: Seat
-    """Stands for the warm-up's thread; its replica is the one that is tried now."""
-    ends: float = inf
-    """When no more sizes are timed: known when all are that must be."""
-
-    def more_sizes(self, latencies: Mapping[int, float], now: float) -> list[int]:
-        """The size to be timed next, if there is one."""
-        if self.ends == inf:
-            self.ends = now + max(TIMING_S, TIMING * sum(latencies.values()))
-        size = self.more(latencies) if self.more is not None and now < self.ends else None
-        return [] if size is None else [size]
 
 
 class Inference:
@@ -162,7 +82,7 @@ class Inference:
         self.spec = replace(policies[0].spec, concurrency=len(self._seats))
         """What the policy says of itself, for all copies together."""
         self._looked_at = time.perf_counter()
-        self._warming: _WarmUp | None = None
+        self._warming: WarmUp | None = None
         self._own = PolicyThread(policies[0], names[0])
         self._rescue = Rescue()
         self._brief: dict[Hashable, int] = {}
@@ -171,7 +91,7 @@ class Inference:
 
     @property
     def concurrency(self) -> int:
-        """Calls that may run at once."""
+        """The number of calls that may run at once."""
         return len(self._seats)
 
     @property
@@ -191,21 +111,24 @@ class Inference:
     def at_once(self, job: Job) -> Answered | None:
         """The answer to a job that is done sooner here than on another thread; None for others,
         and for policies that keep state, whose sessions are one thread's."""
-        if len(job.rows) > self._brief.get(job.queue, 0):
+        rows = len(job.rows)
+        if rows > self._brief.get(job.queue, 0):
             return None
-        if not self._rescue.is_watching and not self._rescue.start():
+        rescue, replica = self._rescue, self._replicas[0]
+        if not rescue.is_watching and not rescue.start():
             self._brief = {}
             return None
-        replica = self._replicas[0]
-        allowed_s = self._allowed_s(replica, job)
-        self._rescue.allow(allowed_s, f"Policy {replica.name!r}")
+        is_new = (job.queue, max(job.pad_to, rows)) not in replica.seen
+        allowed_s = self._allowed_s(replica, job.expected_s, is_new=is_new)
+        rescue.what = f"Policy {replica.name!r}"
+        rescue.until = time.perf_counter() + allowed_s
         try:
             answer = self._own.answer(job)
         except NeverReturned:
             replica.is_lost = True
             raise PolicyHungError(_words(replica, allowed_s)) from None
         finally:
-            self._rescue.over()
+            rescue.until = inf
         self._strikes = self._strikes + 1 if answer.ended - answer.began > 10 * BRIEF_S else 0
         if self._strikes == _STRIKES:
             self._brief = {}
@@ -223,7 +146,7 @@ class Inference:
         To be called only while no job is under way. WarmedUp comes among the answers.
         """
         living = [replica for replica in self._replicas if not replica.is_lost]
-        warming = self._warming = _WarmUp(job, sizes, more, Seat(living[0]))
+        warming = self._warming = WarmUp(job, sizes, more, Seat(living[0]))
         warming.seat.thread = threading.Thread(
             target=self._warm_up, args=(warming, living), name="hocket-warm-up", daemon=True
         )
@@ -272,11 +195,15 @@ class Inference:
                 self._jobs.put(job)  # for a replica that lives
                 return
             if isinstance(job, str):
-                seat.allowed_s, seat.began = self._allowed_s(replica, None), time.perf_counter()
+                # The end of a session is never the first call.
+                seat.allowed_s = self._allowed_s(replica, 0.0, is_new=False)
+                seat.began = time.perf_counter()
                 own.end_session(job)
                 answer = None
             else:
-                seat.job, seat.allowed_s = job, self._allowed_s(replica, job)
+                is_new = (job.queue, job.size) not in replica.seen
+                seat.job = job
+                seat.allowed_s = self._allowed_s(replica, job.expected_s, is_new=is_new)
                 seat.began = time.perf_counter()
                 answer = own.answer(job)
                 replica.answered(job.queue, job.size, answer.ended - answer.began)
@@ -289,7 +216,7 @@ class Inference:
             if answer is not None:
                 self._wake()
 
-    def _warm_up(self, warming: _WarmUp, replicas: Sequence[Replica]) -> None:
+    def _warm_up(self, warming: WarmUp, replicas: Sequence[Replica]) -> None:
         job, seat = warming.job, warming.seat
         latencies: dict[int, float] = {}
         error: Exception | None = None
@@ -324,12 +251,9 @@ class Inference:
 
     # -- calls that never return ---------------------------------------------------------------
 
-    def _allowed_s(self, replica: Replica, job: Job | None) -> float:
-        """Seconds for a job, or for the end of a session, which is never the first call."""
-        return self._deadline.allowed_s(
-            0.0 if job is None else job.expected_s,
-            is_new=job is not None and (job.queue, job.size) not in replica.seen,
-            slowest_first_s=replica.slowest_first_s,
+    def _allowed_s(self, replica: Replica, expected_s: float, *, is_new: bool) -> float:
+        return allowed_s(
+            self._deadline, expected_s, is_new=is_new, slowest_first_s=replica.slowest_first_s
         )
 
     def _look(self, now: float) -> None:
@@ -383,6 +307,20 @@ class Inference:
         if not self._seats:
             raise PolicyHungError(words)
         self._answers.extend(_unanswered(seat, words, now) for seat in left if seat.job is not None)
+
+
+def allowed_s(
+    deadline: InferDeadline, expected_s: float, *, is_new: bool, slowest_first_s: float | None
+) -> float:
+    """Seconds for a batch that should take `expected_s`. One of a new shape may compile: it has
+    ten times what the slowest first call of another shape took, where one is known."""
+    usual = deadline.seconds
+    if usual is None:
+        usual = max(LEAST_S, TIMES_EXPECTED * expected_s)
+    if not is_new:
+        return usual
+    first = deadline.first_s if slowest_first_s is None else TIMES_FIRST * slowest_first_s
+    return max(usual, first)
 
 
 def _unanswered(seat: Seat, words: str, now: float) -> Answered:

@@ -129,10 +129,10 @@ class PolicyThread:
         errors = self._begin_sessions(job)
         chunks: Sequence[Chunk | None]
         if not any(errors):
-            chunks = self._infer(job, 0, len(job.rows), errors)
+            chunks = self._infer(job, 0, errors)
         else:
             chunks = [
-                None if error is not None else self._infer(job, i, i + 1, errors)[0]
+                None if error is not None else self._infer(_pick(job, [i]), i, errors)[0]
                 for i, error in enumerate(errors)
             ]
         ended = time.perf_counter()
@@ -163,16 +163,9 @@ class PolicyThread:
 
     def _check(self, job: Job, answered: Array) -> RowChecks:
         """Infer rows again as `job.other` says; one that cannot be is no check."""
-        order = list(job.other)
-        again = job._replace(
-            rows=[job.rows[index] for index in order],
-            views=[job.views[index] for index in order] if job.stacked is None else (),
-        )
-        if job.stacked is not None:
-            stacked = {key: array[np.array(order)] for key, array in job.stacked.items()}
-            again = again._replace(stacked=stacked)
         try:
-            return compare_rows(answered, self._call(again, 0, len(order)).values, order)
+            again = self._call(_pick(job, job.other)).values
+            return compare_rows(answered, again, job.other)
         except Exception as error:  # noqa: BLE001 - the rows have their answers
             _LOG.warning("Policy %r cannot be asked again: %s", self._name, account(error))
             return UNCHECKED
@@ -191,25 +184,24 @@ class PolicyThread:
         return errors
 
     def _infer(
-        self, job: Job, start: int, stop: int, errors: list[Exception | None]
+        self, job: Job, start: int, errors: list[Exception | None]
     ) -> Sequence[Chunk | None]:
-        """The chunks of these rows; None where a row has an error."""
+        """The chunks of a job's rows, which are those from `start` on of a batch; None where a row
+        has one of the batch's `errors`."""
         try:
-            actions = self._call(job, start, stop)
-        except (ChunkShapeError, ChunkValueError, PolicyUnavailableError) as exc:
-            # The whole answer is wrong, or nobody answers: halves would fare no better.
-            errors[start:stop] = [exc] * (stop - start)
-            return [None] * (stop - start)
+            actions = self._call(job)
         except Exception as exc:  # noqa: BLE001 - any error of a user's policy is its row's
-            if stop - start == 1:
-                errors[start] = exc
-                return [None]
-            if self._keeps_state:
-                errors[start:stop] = [_lost_state(exc, stop - start)] * (stop - start)
-                return [None] * (stop - start)
-            middle = (start + stop) // 2
-            first = self._infer(job, start, middle, errors)
-            return [*first, *self._infer(job, middle, stop, errors)]
+            rows = len(job.rows)
+            # The whole answer is wrong, or nobody answers: halves would fare no better.
+            is_whole = isinstance(exc, (ChunkShapeError, ChunkValueError, PolicyUnavailableError))
+            if is_whole or self._keeps_state or rows == 1:
+                told = exc if is_whole or rows == 1 else _lost_state(exc, rows)
+                errors[start : start + rows] = [told] * rows
+                return [None] * rows
+            middle = rows // 2
+            first = self._infer(_pick(job, range(middle)), start, errors)
+            second = self._infer(_pick(job, range(middle, rows)), start + middle, errors)
+            return [*first, *second]
         source = actions.source or self._name
         found = Chunks(actions.values, actions.version or 0, source, actions.extras)
         if np.isfinite(actions.values).all():
@@ -219,56 +211,48 @@ class PolicyThread:
         for i in np.flatnonzero(~finite).tolist():
             chunks[i] = None
             errors[start + i] = ChunkValueError(
-                f"Policy {self._name!r} answered trial {job.rows[start + i].trial.id} with NaN "
+                f"Policy {self._name!r} answered trial {job.rows[i].trial.id} with NaN "
                 f"or infinity. Look at its inputs with `hocket check`."
             )
         return chunks
 
-    def _call(self, job: Job, start: int, stop: int) -> Actions:
-        rows = job.rows if stop - start == len(job.rows) else job.rows[start:stop]
-        size = max(job.pad_to, len(rows))
-        batch = Batch(arrays=self._stack(job, start, stop, size), rows=rows, pad=size - len(rows))
-        spec = self._policy.spec
+    def _call(self, job: Job) -> Actions:
+        rows = len(job.rows)
+        size = max(job.pad_to, rows)
+        arrays = self._stack(job, size) if job.stacked is None else self._select(job, rows, size)
+        batch = Batch(arrays=arrays, rows=job.rows, pad=size - rows)
         return check_answer(
             self._policy.infer(batch),
-            rows=len(rows),
+            rows=rows,
             size=size,
             action_size=job.action_size,
-            chunk_length=spec.chunk_length,
+            chunk_length=self._policy.spec.chunk_length,
             name=self._name,
         )
 
-    def _select(
-        self, stacked: Mapping[str, Array], start: int, stop: int, size: int
-    ) -> dict[str, Array]:
+    def _select(self, job: Job, count: int, size: int) -> dict[str, Array]:
         """Rows of arrays that came stacked, moved to the host for policies that read only there."""
         arrays = {}
-        for key, array in stacked.items():
+        for key, array in (job.stacked or {}).items():
             rows = array if self._reads_device else as_numpy(array)
-            if start or stop < len(rows):
-                rows = rows[start:stop]
-            if size > stop - start:
-                rows = rows[np.minimum(np.arange(size), stop - start - 1)]
-            arrays[key] = rows
+            arrays[key] = rows if size == count else rows[np.minimum(np.arange(size), count - 1)]
         return arrays
 
-    def _stack(self, job: Job, start: int, stop: int, size: int) -> dict[str, Array]:
-        if job.stacked is not None:
-            return self._select(job.stacked, start, stop, size)
+    def _stack(self, job: Job, size: int) -> dict[str, Array]:
+        views, count = job.views, len(job.views)
         buffers = self._buffers.get(job.queue)
-        prefix = job.views[0].get(PREFIX)
+        prefix = views[0].get(PREFIX)
         if prefix is not None and buffers and buffers[PREFIX].shape[1:] != prefix.shape:
             buffers = None  # A policy's own space need not be as wide as the env's.
         if buffers is None or len(next(iter(buffers.values()), ())) < size:
             buffers = {
-                key: np.empty((size, *view.shape), view.dtype) for key, view in job.views[0].items()
+                key: np.empty((size, *view.shape), view.dtype) for key, view in views[0].items()
             }
             self._buffers[job.queue] = buffers
-        count = stop - start
         arrays = {}
         for key, buffer in buffers.items():
-            for row in range(count):  # `np.stack` takes several times as long for small arrays
-                buffer[row] = job.views[start + row][key]
+            for row, view in enumerate(views):  # `np.stack` is several times slower on small arrays
+                buffer[row] = view[key]
             buffer[count:size] = buffer[count - 1]
             arrays[key] = buffer[:size]
         return arrays
@@ -276,16 +260,13 @@ class PolicyThread:
     def time(self, job: Job, size: int) -> Timed:
         """Time the job's first row in a batch of `size`, after a call that may compile."""
         row = replace(job.rows[0], session=f"{job.rows[0].session} warm-up@{size}")
-        full = job._replace(rows=(row,) * size, views=list(job.views[:1]) * size)
-        if job.stacked is not None:
-            many = {key: array[np.zeros(size, int)] for key, array in job.stacked.items()}
-            full = full._replace(stacked=many)
+        full = _pick(job, [0] * size)._replace(rows=(row,) * size)
         if self._sessions is not None:
             self._sessions.begin_session(row)
         fastest = float("inf")
         for call in range(4):
             start = time.perf_counter()
-            answer = self._call(full, 0, size)
+            answer = self._call(full)
             took = time.perf_counter() - start
             if not call:
                 first_s = took
@@ -296,6 +277,15 @@ class PolicyThread:
         if self._sessions is not None:
             self._sessions.end_session(row.session)
         return Timed(fastest, first_s, np.array(answer.values))
+
+
+def _pick(job: Job, indices: Sequence[int]) -> Job:
+    """The same with these rows only, some perhaps more than once."""
+    rows = [job.rows[index] for index in indices]
+    if job.stacked is None:
+        return job._replace(rows=rows, views=[job.views[index] for index in indices])
+    stacked = {key: array[np.array(indices)] for key, array in job.stacked.items()}
+    return job._replace(rows=rows, stacked=stacked)
 
 
 def _lost_state(error: Exception, rows: int) -> StateMovedError:

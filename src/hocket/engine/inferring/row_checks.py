@@ -14,8 +14,8 @@ import numpy as np
 from hocket.core.data import Array, RowChecks
 
 SHARE = 128
-"""One batch in so many is inferred again, with at most twice its rows: at most 1.6 % of all rows.
-Chosen by hand, with no benchmark row."""
+"""One batch of this many is inferred again, with at most twice its rows: at most 1.6 % of all
+rows."""
 
 
 def other_batch(rows: int, seed: int, sizes: Sequence[int]) -> tuple[int, ...]:

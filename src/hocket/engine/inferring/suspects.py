@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 MOST_GUILTY = 4096
-"""Culprits that are remembered: a server's clients may bring ever more. Chosen by hand."""
+"""Culprits that are remembered: a server's clients may bring ever more."""
 
 
 class Suspects:

@@ -20,7 +20,7 @@ class Latency:
     policy that becomes slower does so at all sizes: one scale follows it.
     """
 
-    # Chosen by hand; figures are of `benchmarks/engine/scheduling_simulation.py`.
+    # Figures are of `benchmarks/engine/scheduling_simulation.py`.
     WINDOW = 9
     """Measurements of a size whose median counts."""
     OUTLIER = 4.0
@@ -77,7 +77,9 @@ class Latency:
         self.timed.add(size)
 
     def _add(self, size: int, shape: float) -> None:
-        self._measured.setdefault(size, RunningMedian(self.WINDOW)).add(shape)
+        if size not in self._measured:
+            self._measured[size] = RunningMedian(self.WINDOW)
+        self._measured[size].add(shape)
         self._stale = True
 
     def predict(self, size: int) -> float:

@@ -1,4 +1,4 @@
-"""Whether rows that share a step are inferred in one batch, or part.
+"""Says whether rows that share a step are inferred in one batch, or part.
 
 Where an inference of all takes no longer than one of half, rows that stay in step lose only what
 they wait for each other's ends; rows that part wait for the ends of each other's steps instead
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from math import ceil
 
-from hocket.engine.scheduling.model import NEAR_BEST, LatencyOf, Work, cycle_s, target_batch
+from hocket.engine.scheduling.model import NEAR_BEST, ChunkWork, LatencyOf, cycle_s, target_batch
 from hocket.workers.median import RunningMedian
 from hocket.workers.rows.stepping import WINDOW, Rhythm
 
@@ -35,8 +35,7 @@ class Lockstep:
 
     def inferred(self, off_s: float) -> None:
         """Learn that an inference took `off_s` seconds more or less than was expected."""
-        if self.step_s is not None:
-            self._spread.add(abs(off_s))
+        self._spread.add(abs(off_s))
 
     def pays(self, lanes: int, execute_s: float | None, infer_s: LatencyOf) -> bool:
         """True if one batch of all lanes costs them less than several; `execute_s` is how long a
@@ -54,13 +53,17 @@ class Lockstep:
     def target(self, lanes: int, execute_s: float, infer_s: LatencyOf) -> int:
         """The rows of a batch that rows which part are best inferred in: those of one batch step
         together."""
-        work = Work(cores=lanes, execute_s=execute_s, contention=0.0, max_batch=self._max_batch)
-        return target_batch(lanes, work, infer_s)
+        return target_batch(lanes, self._work(lanes, execute_s), infer_s)
+
+    def _work(self, lanes: int, execute_s: float) -> ChunkWork:
+        return ChunkWork(
+            cores=lanes, execute_s=execute_s, contention=0.0, max_batch=self._max_batch
+        )
 
     def _keeps_together(
         self, lanes: int, execute_s: float, infer_s: LatencyOf, step_s: float
     ) -> bool:
-        work = Work(cores=lanes, execute_s=execute_s, contention=0.0, max_batch=self._max_batch)
+        work = self._work(lanes, execute_s)
         target = target_batch(lanes, work, infer_s)
         parted = ceil(lanes / max(2, round(lanes / target)))
         rhythm = Rhythm(

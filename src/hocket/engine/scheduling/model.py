@@ -38,12 +38,12 @@ LatencyOf = Callable[[int], float]
 """Seconds to infer a batch, by its rows."""
 
 NEAR_BEST = 0.98
-"""A smaller batch within 2 % of the best throughput is preferred: it answers sooner. Chosen by
-hand; with 10 % the settings of `scheduling_simulation.py` lose up to 6 %, with none 1 %."""
+"""A smaller batch within 2 % of the best throughput is preferred: it answers sooner. With
+10 % the settings of `scheduling_simulation.py` lose up to 6 %, with none 1 %."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class ChunkWork:
     """What the cores and the policy have to do for one chunk."""
 
     cores: int
@@ -69,7 +69,7 @@ class Work:
 
 
 def cycle_s(
-    batch: int, lanes: int, work: Work, latency: LatencyOf, *, is_whole: bool = True
+    batch: int, lanes: int, work: ChunkWork, latency: LatencyOf, *, is_whole: bool = True
 ) -> float:
     """Seconds in which each of `lanes` lanes executes one chunk, in batches of `batch`: in whole
     cohorts, or in batches whose lanes change."""
@@ -84,7 +84,7 @@ def cycle_s(
     )
 
 
-def target_batch(lanes: int, work: Work, latency: LatencyOf) -> int:
+def target_batch(lanes: int, work: ChunkWork, latency: LatencyOf) -> int:
     """The batch that gives the most chunks per second; the smallest of those within 2 %."""
     if lanes <= 1:
         return 1
@@ -113,13 +113,13 @@ WORTH_TIMING = 0.05
 """A size is timed where the batch before the next known one may be faster than expected by this
 share. With 0.2 settings of `scheduling_simulation.py` lose 1.3 % at worst."""
 ALIKE = 0.2
-"""Slopes that differ by less than this share belong to one line. Chosen by hand: a slope between
+"""Slopes that differ by less than this share belong to one line: a slope between
 two sizes that are close is off by as much as timings are."""
 
 
 def size_to_time(timed: Mapping[int, float], declared: Sequence[int] = ()) -> int | None:
-    """The batch that a warm-up had better time next, where powers of two and the largest are known;
-    None where enough is. `timed`: seconds by rows.
+    """Return the batch size to time next, where powers of two and the largest are known; None where
+    no further size may change a decision. `timed`: seconds by rows.
 
     Those that a policy pads to come first, and are all where it says so. Otherwise stairs and knees
     are looked for: between two sizes a and b the latency may stay low up to b - 1 rows. Next to a
@@ -173,8 +173,8 @@ class PlanRow:
 
 
 BUSY = 0.95
-"""Cores or a policy this busy are the limit: more lanes no longer help. Chosen by hand, with no
-benchmark row: the last 5 % of a rate may cost many lanes, each with an env in memory."""
+"""Cores or a policy this busy are the limit: more lanes no longer help. The last
+5 % of a rate may cost many lanes, each with an env in memory."""
 
 
 ROUNDS = 12
@@ -183,12 +183,12 @@ then both are within 1 % of what they come to, unless the cores are the limit: t
 
 
 def plan(
-    lanes: Sequence[int], work: Work, latency: LatencyOf, *, actions_per_chunk: float
+    lanes: Sequence[int], work: ChunkWork, latency: LatencyOf, *, actions_per_chunk: float
 ) -> list[PlanRow]:
     return [_plan_row(count, work, latency, actions_per_chunk) for count in lanes]
 
 
-def _plan_row(lanes: int, work: Work, latency: LatencyOf, actions: float) -> PlanRow:
+def _plan_row(lanes: int, work: ChunkWork, latency: LatencyOf, actions: float) -> PlanRow:
     slots = max(1.0, work.concurrency)
     own = max(1, round(lanes / slots))
     top = min(own, work.max_batch)
@@ -224,7 +224,7 @@ def _plan_row(lanes: int, work: Work, latency: LatencyOf, actions: float) -> Pla
     )
 
 
-def best_lanes(work: Work, latency: LatencyOf, *, max_lanes: int) -> int:
+def best_lanes(work: ChunkWork, latency: LatencyOf, *, max_lanes: int) -> int:
     """The smallest number of lanes that saturates the scarcer of cores and policy.
 
     A policy can be busy with batches of one and still give a fraction of what it could, so

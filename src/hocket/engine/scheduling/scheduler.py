@@ -3,7 +3,7 @@ in, batches go out, and time is an argument (any clock that never falls, in seco
 
 When a policy slot is free, a queue whose lanes are ready asks what is worth most (see
 `value.py`): to leave now, with all rows or with fewer, or to wait for lanes that come.
-What it is told to wait for, it waits for: until that time, or until so many are ready. Where chunks
+What it is told to wait for, it waits for: until that time or that many are ready. Where chunks
 and inferences are so short that asking costs more than it gains, a batch leaves at once, or lanes
 that come straight back are gathered.
 
@@ -34,7 +34,7 @@ from hocket.engine.scheduling.lockstep import Lockstep
 from hocket.engine.scheduling.value import Coming, Value, arrivals
 from hocket.workers.median import RunningMedian
 
-# Chosen by hand; what other values lose was read as for those of `value.py`.
+# What other values lose was read as for those of `value.py`.
 RECHECK_S = 0.3
 """Seconds after which values are computed again, which takes about a millisecond. Without it a
 policy that drifts loses 0.5 %, and one that had a hiccup 1 to 3 %; with 1 s one short run lost
@@ -82,6 +82,19 @@ class BatchPlan(NamedTuple):
     queue: Hashable
 
 
+class Patience(NamedTuple):
+    """For how long lanes may be waited for."""
+
+    seconds: float
+    """Until a batch may be due with nothing else happening."""
+    lanes: int = 1
+    """How many lanes must come before anything can leave."""
+    linger_s: float = 0.0
+    """For how long after the first of them the others may be waited for."""
+    awaits_all: bool = False
+    """No batch leaves before all lanes are ready, or overdue."""
+
+
 class Queue:
     """Lanes of one signature: those that are ready, oldest first, and those that will come back."""
 
@@ -98,14 +111,14 @@ class Queue:
         self.resets = RunningMedian(KIND_WINDOW)
         """How long resets took."""
         self.wake_at, self.wanted = -inf, 0
-        """What it waits for: this time, or so many ready lanes."""
+        """What it waits for: this time, or this many ready lanes."""
         self.check_at = -inf
         """When what follows is computed again."""
         self.value: Value | None = None
         self.gathered, self.gather_s = 1, 0.0
         """How many lanes are gathered, and for how long; 0 s: they are not."""
         self.is_together = False
-        """All members go in one batch, as rows do that had better stay in step."""
+        """All members go in one batch, as rows do that should stay in step."""
 
     def is_waiting(self, now: float) -> bool:
         return now < self.wake_at and len(self.ready) < self.wanted
@@ -142,7 +155,8 @@ class Scheduler:
 
     def executing(self, lanes: Sequence[int], kind: Hashable, now: float) -> None:
         """Chunks were just sent to these lanes. `kind` is what their duration depends on."""
-        self._lockstep.sent(len(lanes))
+        if self._lockstep.step_s is not None:
+            self._lockstep.sent(len(lanes))
         sent = (now, self._kinds[kind], now)
         for lane in lanes:
             queue = self._home.get(lane)
@@ -231,7 +245,8 @@ class Scheduler:
         """A batch is back: a slot is free again, and this is what it cost."""
         if self.in_flight == 0:
             raise ValueError("No batch is in flight.")
-        self._lockstep.inferred(seconds - self.latency.about(size))
+        if self._lockstep.step_s is not None:
+            self._lockstep.inferred(seconds - self.latency.about(size))
         self.latency.observe(size, seconds)
         self._slot_is_back()
 
@@ -245,6 +260,13 @@ class Scheduler:
         for queue in self._queues.values():
             queue.wake_at = -inf
 
+    def patience(self, now: float, longest: float) -> Patience:
+        """How long lanes may be waited for, at most `longest` seconds."""
+        wake_at = self.wake_at(now)
+        seconds = longest if wake_at is None else min(max(0.0, wake_at - now), longest)
+        is_together = all(queue.is_together for queue in self._queues.values())
+        return Patience(seconds, *self._wanted(now), self.in_flight == 0 and is_together)
+
     def wake_at(self, now: float) -> float | None:
         """When `next_batch` may answer differently though nothing happens; None if never."""
         if not self._has_slot:
@@ -252,7 +274,7 @@ class Scheduler:
         earliest = min((q.wake_at for q in self._queues.values() if q.ready), default=inf)
         return None if earliest == inf else max(now, earliest)
 
-    def wanted(self, now: float) -> tuple[int, float]:
+    def _wanted(self, now: float) -> tuple[int, float]:
         """How many lanes must come for `next_batch` to answer differently, and within how many
         seconds of the first of them. More than one only where lanes are gathered."""
         if len(self._queues) != 1 or not self._has_slot:
@@ -265,11 +287,6 @@ class Scheduler:
     @property
     def _has_slot(self) -> bool:
         return self.in_flight < self._config.concurrency
-
-    @property
-    def awaits_all(self) -> bool:
-        """True if no batch leaves before all lanes are ready, or overdue."""
-        return self.in_flight == 0 and all(queue.is_together for queue in self._queues.values())
 
     @property
     def waiting(self) -> int:

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-# Chosen by hand. What other values lose was read on settings of
+# What other values lose was read on settings of
 # `benchmarks/engine/scheduling_simulation.py`.
 STATES = 24
 """States of the grid, at most. With 48 no family's mean gains more than 0.1 %."""

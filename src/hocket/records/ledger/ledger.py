@@ -187,7 +187,8 @@ class Ledger(LedgerView):
         """Follow the run; raises RunFolderError once the disk takes no more."""
         self._writer.raise_failure()
         for recorder in self._recorders:
-            recorder.on(event)
+            if recorder.consumes is None:  # the others' rows come as files
+                recorder.on(event)
         if isinstance(event, AttemptsBegan):
             self._begin(event)
         elif isinstance(event, EpisodesSealed):

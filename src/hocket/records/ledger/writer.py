@@ -66,7 +66,7 @@ class RowRecorder(Protocol):
         ...
 
     def on(self, event: Event) -> None:
-        """Follow the run. Called on the engine's thread."""
+        """Follow the run. Called on the engine's thread, where it consumes no file."""
         ...
 
     def take(self, episode: Episode) -> Any:

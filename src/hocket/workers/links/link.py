@@ -61,7 +61,8 @@ class Audible(Protocol):
 
 @runtime_checkable
 class SelfDriven(Protocol):
-    """A link without a file to wait on, whose worker takes steps in the parent's thread."""
+    """A link without a file to wait on, whose worker steps many rows in the parent's thread, and
+    gives what they see at once, on the device where it is."""
 
     def work(self, seconds: float, is_called: Callable[[], bool], *, awaits_all: bool) -> None:
         """Take steps until there is something to receive, until `is_called` returns true, or for
@@ -78,11 +79,6 @@ class SelfDriven(Protocol):
     def step_s(self) -> float | None:
         """Seconds of one step, which costs the same for any number of lanes; 0 before the first
         step, None where each lane has a cost of its own."""
-
-
-@runtime_checkable
-class Gathers(Protocol):
-    """A link that gives the observations of many lanes at once, on the device where they are."""
 
     def gather(self, lanes: Sequence[int]) -> Mapping[str, Array]:
         """The observations of these lanes, stacked `[k, ...]`. The caller owns the arrays: later
