@@ -255,7 +255,7 @@ class Page:
 
 
 def _drawn(verb: Verb, count: int) -> Iterator[list[str]]:
-    """The command lines of so many pairs of flags that a plan takes and that can be run here: other
+    """The command lines of `count` pairs of flags that a plan takes and that can be run here: other
     ones each time."""
     seed = secrets.randbits(32)
     sys.stdout.write(f"pairs of hocket {verb.name} are drawn with seed {seed}\n")

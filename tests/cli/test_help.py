@@ -24,7 +24,7 @@ def shown(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 
 def flags_in(text: str) -> list[str]:
-    return re.findall(r"^[^\w-]*(--[\w.-]+)", text, flags=re.MULTILINE)
+    return re.findall(r"^[^\w-]*(--[a-z][\w.-]*)", text, flags=re.MULTILINE)
 
 
 def test_the_first_help_of_eval_is_ten_flags_in_forty_lines(
@@ -36,7 +36,7 @@ def test_the_first_help_of_eval_is_ten_flags_in_forty_lines(
         *("--env", "--policy", "--episodes", "--seed", "--lanes", "--replan"),
         *("--out", "--video", "--watch", "--dry-run"),
     ]
-    assert "--help-all shows every flag" in " ".join(text.split())
+    assert "--help-all shows all" in " ".join(text.split())
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ screen: `hocket resume` and `hocket report`."""
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import os
 import sys
@@ -16,14 +15,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro.conf import Positional, arg
 
 from hocket.cli import FAILED, INTERRUPTED, OK
-from hocket.cli.flags.parse import FileFlags, knobs_of, parse, parse_run, refuse_bad_run_file
+from hocket.cli.flags.parse import (
+    FileFlags,
+    knobs_of,
+    parse,
+    parse_alone,
+    parse_run,
+    refuse_bad_run_file,
+)
 from hocket.cli.flags.plan import RunFlags, RunPlan, following, machines_of, make_readers
 from hocket.cli.flags.settings import scan
 from hocket.cli.flags.values import format_bytes
 from hocket.cli.watch import shown
 from hocket.core.contracts.recorder import Followed
 from hocket.core.plugins import share_settings
-from hocket.errors import UsageError
 from hocket.runs.arms import Jobs, arms_of, folder_of, load_jobs
 from hocket.runs.config import EvalConfig
 from hocket.system import machine
@@ -127,13 +132,8 @@ def plan_of(arguments: Sequence[str]) -> RunPlan[EvalConfig]:
         refuse_bad_run_file(arguments)
         parsed = parse_run(Eval, knobs_of(EvalConfig), arguments, verb="eval")
         return plan_runs(parsed.flags, parsed.config)
-    known = {f"--{field.name.replace('_', '-')}" for field in dataclasses.fields(JobFlags)}
-    for word in arguments:
-        flag = word.partition("=")[0].replace("_", "-")
-        is_known = flag in known or flag.startswith(("--site.", "--help"))
-        if flag.startswith("--") and not is_known:
-            raise UsageError(f"--jobs takes no {flag}: the settings of its runs are in the file.")
-    flags = parse(JobFlags, arguments, verb="eval")
+    why = "the settings of its runs are in the file"
+    flags = parse_alone(JobFlags, arguments, verb="eval", with_="--jobs", why=why)
     return _planned(flags, load_jobs(flags.jobs))
 
 

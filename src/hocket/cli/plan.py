@@ -40,7 +40,7 @@ class Plan:
     """Actions executed of each chunk, to tell env steps from chunks (16 by default)."""
     delay: Annotated[int, arg(metavar="D")] = 0
     """Control steps that the world goes on while the policy thinks (hocket eval --delay): lanes
-    execute so many of the K actions meanwhile."""
+    execute that many of the K actions meanwhile."""
     concurrency: Annotated[int, arg(metavar="K")] = 1
     """Batches that the policy infers at once: replicas, or a pool of servers."""
     max_batch: Annotated[int, arg(metavar="B")] = 64
@@ -104,7 +104,7 @@ def _refuse_nonsense(flags: Plan) -> None:
 
 
 def _useful_cores(lanes: int, work: ChunkWork, latency: Latency) -> int:
-    """How many cores so many lanes can use, before something else limits them."""
+    """The cores that this number of lanes can use, before something else limits them."""
     from hocket.engine.scheduling.model import plan
 
     def rate(cores: int) -> float:

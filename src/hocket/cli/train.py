@@ -11,7 +11,7 @@ from tyro.conf import arg
 
 from hocket.cli import INTERRUPTED, OK
 from hocket.cli.flags.help import OF_ALGORITHMS
-from hocket.cli.flags.parse import FileFlags, knobs_of, parse, parse_run
+from hocket.cli.flags.parse import FileFlags, knobs_of, parse_alone, parse_run
 from hocket.cli.flags.plan import RunFlags, RunPlan, machines_of, make_readers
 from hocket.cli.flags.settings import scan
 from hocket.cli.watch import shown
@@ -36,10 +36,6 @@ class Train(RunFlags, FileFlags):
     and those of --machines."""
     dry_run: bool = False
     """Print what would be run, and build no simulator."""
-
-
-_WHEN_RESUMED = ("--resume", "--watch", "--machines", "--site", "--reader", "--dry-run", "--help")
-"""Beginnings of the flags that a resumed run takes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,10 +108,8 @@ def plan_of(arguments: Sequence[str]) -> RunPlan[TrainConfig]:
         knobs = knobs_of(TrainConfig, without=("policy_devices",))
         parsed = parse_run(Train, knobs, arguments, verb="train", evaluates_apart=True)
         return plan_training(parsed.flags, parsed.config)
-    words = [one.partition("=")[0] for one in arguments if one.startswith("--")]
-    if any(not word.startswith(_WHEN_RESUMED) for word in words):
-        raise UsageError("--resume takes no other flags: the run has its configuration.")
-    flags = parse(ResumeTraining, arguments, verb="train")
+    why = "the run has its configuration"
+    flags = parse_alone(ResumeTraining, arguments, verb="train", with_="--resume", why=why)
     config = TrainConfig.from_plain(load_run(flags.resume))
     return RunPlan.of(flags, {"": config}, out=flags.resume, is_resumed=True, is_dry=flags.dry_run)
 

@@ -25,7 +25,7 @@ _KNOBS = (
 class Verify:
     """Check a card: run a random sample of its trials with an env and a policy that you name, and
     compare the outcomes trial by trial. The verdict is the interval of the difference: it agrees
-    within so many points, is refuted, or the sample is too small to tell; where everything is
+    within --within points, is refuted, or the sample is too small to tell; where everything is
     equal to the bit, that is said. What a card names is shown and compared, and never imported.
     Replanning, step limit and start scheme are the card's. Exits with 0 where it agrees."""
 

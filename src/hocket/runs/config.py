@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from hocket.core.contracts.runtime import Factor
 from hocket.errors import ConfigError
-from hocket.runs.subject import Subject
+from hocket.runs.subject import Subject, check_at_least
 from hocket.workers.env.factors import parse_factors
 
 _LAST_SEED = 1 << 63
@@ -105,20 +105,11 @@ class EvalConfig(Subject):
 
     def __post_init__(self) -> None:
         Subject.__post_init__(self)
-        for name, low in (
-            ("episodes", 1),
-            ("retries", 0),
-            ("keep_errors", 0),
-            ("max_steps", 1),
-            ("recycle_after", 1),
-        ):
-            value = getattr(self, name)
-            if value is not None and value < low:
-                raise ConfigError(f"{name} is {value}; it must be at least {low}.")
+        check_at_least(
+            self, episodes=1, lanes=1, retries=0, keep_errors=0, max_steps=1, recycle_after=1
+        )
         if not 0 <= self.seed < _LAST_SEED - self.episodes:
             raise ConfigError(f"seed is {self.seed}; it must be at least 0, and below 2^63.")
-        if self.lanes != "auto" and self.lanes < 1:
-            raise ConfigError(f"lanes is {self.lanes}; it must be at least 1, or 'auto'.")
         for name in ("step_timeout_s", "infer_timeout_s"):
             seconds = getattr(self, name)
             if seconds is not None and not seconds > 0:

@@ -192,6 +192,8 @@ class Run:
                 report = self._roll_elsewhere(elsewhere, readers)
             else:
                 report = self._roll_here(policy, readers, fleets, check=check)
+            if self.decider is not None:
+                self._keep(self.decider.decision)
             if self.folder is not None:
                 report.save(self.folder)
             if self._hung is not None:
@@ -252,8 +254,7 @@ class Run:
         selection = VideoSelection.parse(self._recorded.video)
         decider = () if self.decider is None else (self.decider,)
         asked = VideoPlan(selection, self.trials, images=self._recorded.record == "full")
-        record = self._evidence_plan(self._ledger, asked)
-        self._attach_files(self._ledger)
+        record = self._recording(self._ledger, asked)
         self._ledger.sync_files()
         about = AboutReader(folder, self.config, {**this_process(), "versions": versions()})
 
@@ -277,14 +278,14 @@ class Run:
             at_once=self._most,
         )
         elsewhere.roll(work)
-        if self.decider is not None:
-            self._keep(self.decider.decision)
         return self._report(tally, same.claim, about.known)
 
-    def _attach_files(self, ledger: Ledger) -> None:
-        """Let what sinks leave become rows."""
+    def _recording(self, ledger: Ledger, asked: VideoPlan) -> EvidencePlan:
+        """Say what the sinks record of an attempt; what they leave becomes rows."""
         for recorder in (StepRows, StateRows):
             ledger.attach(recorder(ledger.folder.root))
+        most = self.config.keep_errors
+        return EvidencePlan(asked, ledger.folder, most=most, kept=self._evidence)
 
     def _close(self, policy: Policy) -> None:
         # To close what never returned might never return either.
@@ -299,9 +300,8 @@ class Run:
         film_notes = FilmNotes(asked)
         recording, tally = Recording(), Tally()
         if self._ledger is not None:
-            record = self._evidence_plan(self._ledger, asked)
             self._ledger.attach(ChunkRows(leg=self._ledger.leg))
-            self._attach_files(self._ledger)
+            record = self._recording(self._ledger, asked)
             recording = Recording(
                 sinks=sinks_of(self._recorded, self.assembly),
                 record=record,
@@ -327,8 +327,6 @@ class Run:
             except PolicyHungError as hung:
                 self._hung = hung
             self._is_stuck = engine.is_stuck
-        if self.decider is not None:
-            self._keep(self.decider.decision)
         for note in film_notes.notes:
             _tell(readers, Noted(text=note))
         return tally
@@ -346,10 +344,6 @@ class Run:
             _tell(readers, TrialsPlanned(trials=trials))
 
         self.decider.begin(plan, planned=self.trials, done=self._done, ahead=ahead, keep=self._keep)
-
-    def _evidence_plan(self, ledger: Ledger, asked: VideoPlan) -> EvidencePlan:
-        most = self.config.keep_errors
-        return EvidencePlan(asked, ledger.folder, most=most, kept=self._evidence)
 
     @property
     def _unmade(self) -> int:

@@ -128,6 +128,14 @@ class Subject:
             raise ConfigError(f"The configuration is wrong: {exc}") from exc
 
 
+def check_at_least(settings: object, **lowest: int) -> None:
+    """Refuse numbers that are below the lowest value given for their name."""
+    for name, low in lowest.items():
+        value = getattr(settings, name)
+        if isinstance(value, (int, float)) and value < low:
+            raise ConfigError(f"{name} is {value}; it must be at least {low}.")
+
+
 def _plain(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return [_plain(item) for item in value]

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 
 from hocket.core.plugins import did_you_mean
 from hocket.errors import ConfigError
-from hocket.runs.subject import Subject
+from hocket.runs.subject import Subject, check_at_least
 
 _STARTS = 100
 """Starts of each task that a curriculum chooses from."""
@@ -165,14 +165,6 @@ def reward_terms(text: str) -> tuple[RewardTerm, ...]:
     return tuple(terms)
 
 
-def check_at_least(settings: Any, **lowest: int) -> None:
-    """Refuse settings that are set and below the lowest value given for their name."""
-    for name, low in lowest.items():
-        value = getattr(settings, name)
-        if value is not None and value < low:
-            raise ConfigError(f"{name} is {value}; it must be at least {low}.")
-
-
 def check_shares(settings: Any, names: Sequence[str]) -> None:
     """Refuse settings that are set and not between 0 and 1."""
     for name in names:
@@ -290,6 +282,7 @@ class TrainConfig(GRPOConfig, PPOConfig, Subject):
         super().__post_init__()
         check_at_least(
             self,
+            lanes=1,
             steps=1,
             batch=1,
             max_staleness=0,
@@ -304,8 +297,6 @@ class TrainConfig(GRPOConfig, PPOConfig, Subject):
         )
         self._check_data()
         reward_terms(self.reward)
-        if self.lanes != "auto" and self.lanes < 1:
-            raise ConfigError(f"lanes is {self.lanes}; it must be at least 1, or 'auto'.")
         if self.policy_python is not None and not self.residual:
             raise ConfigError(
                 "A network in training runs in this interpreter. --policy-python is for "

@@ -67,8 +67,8 @@ def about(owner: type[Any], verb: str, arguments: Sequence[str]) -> str:
     text = " ".join((owner.__doc__ or "").split())
     if is_short(arguments) and verb in _FIRST:
         text = (
-            f"{_sentence(text)} Each named env, policy, --runtime or --machines adds its flags; "
-            f"--help-all shows every flag."
+            f"{_sentence(text)} Each named env, policy, --runtime or --machines adds flags; "
+            f"--help-all shows all."
         )
     # Lines that do not begin with a letter are left as they are; others would be joined again.
     width = shutil.get_terminal_size().columns - 1

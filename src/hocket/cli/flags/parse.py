@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Annotated, Any, Generic, TypeVar
 
 import tyro
-from tyro.constructors import PrimitiveConstructorSpec
 
-from hocket.cli.flags.flag import Flag, flags_of, make_class, plain_value, spelling_of
+from hocket.cli.flags.flag import Flag, flags_of, make_class, plain_value
 from hocket.cli.flags.help import about, is_help, shown, told
 from hocket.cli.flags.settings import (
     Settings,
@@ -65,6 +64,18 @@ class Parsed(Generic[T]):
 def parse(owner: type[T], arguments: Sequence[str], *, verb: str) -> T:
     """The flags of a verb that needs nothing of any adapter."""
     return _parse(owner, {}, [], {}, arguments, verb=verb).flags
+
+
+def parse_alone(owner: type[T], arguments: Sequence[str], *, verb: str, with_: str, why: str) -> T:
+    """The flags of a verb `with_` one that takes few others beside it; `why` says where the rest
+    is."""
+    known = {f"--{name.replace('_', '-')}" for name in flags_of(owner)}
+    for word in arguments:
+        flag = word.partition("=")[0].replace("_", "-")
+        is_known = flag in known or flag.startswith(("--site.", "--help"))
+        if flag.startswith("--") and not is_known:
+            raise UsageError(f"{with_} takes no {flag}: {why}.")
+    return parse(owner, arguments, verb=verb)
 
 
 def parse_with_policy(owner: type[T], arguments: Sequence[str], *, verb: str) -> Parsed[T]:
@@ -116,10 +127,8 @@ def knobs_of(
     """The fields of a configuration as flags: those in `only`, or all but those in `without`. After
     env and policy come the fields of the class itself, then those of its parents."""
     found = {
-        name: dataclasses.replace(flag, annotation=Annotated[flag.annotation, FIELDS[name]])
-        if name in FIELDS
-        else flag
-        for name, flag in flags_of(config).items()
+        name: flag
+        for name, flag in _spelled(config, FIELDS).items()
         if name not in (*_GROUPS, *_OF_VERBS) and name not in without
     }
     declared = [inspect.get_annotations(owner) for owner in config.__mro__]
@@ -206,16 +215,18 @@ def _refuse_renamed(arguments: Sequence[str]) -> None:
 
 def _group(name: str, kind: type[Any], said: Callable[[], str | None] | None) -> tuple[str, Any]:
     """The fields of a dataclass as a group of flags, --NAME.FIELD."""
-    fields = []
-    for field, one in flags_of(kind).items():
-        if field in SITE_FIELDS:
-            note = SITE_FIELDS[field]
-            is_rule = isinstance(note, PrimitiveConstructorSpec)
-            spelled: Any = one.annotation if is_rule else spelling_of(one.annotation)
-            one = dataclasses.replace(one, annotation=Annotated[spelled, note])
-        fields.append(one.field(field, {}))
+    fields = [one.field(field, {}) for field, one in _spelled(kind, SITE_FIELDS).items()]
     text = tyro.conf.arg(name=name, help=said() if said else None)
     return name, Annotated[make_class(fields), text]
+
+
+def _spelled(owner: type[Any], notes: Mapping[str, Any]) -> dict[str, Flag]:
+    """The fields of a dataclass as flags, spelled as the notes on some of them say."""
+    found = flags_of(owner)
+    for name in found.keys() & notes.keys():
+        kind: Any = found[name].annotation
+        found[name] = dataclasses.replace(found[name], annotation=Annotated[kind, notes[name]])
+    return found
 
 
 def _joined(value: Any) -> str:

@@ -11,8 +11,7 @@ import contextlib
 import importlib
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,28 +27,10 @@ from hocket.runs.demonstrations.chosen import (
 )
 from hocket.system.durable import publish, sync_folder, temporary
 
-
-@dataclass(frozen=True, slots=True)
-class Format:
-    """A format, and the module whose `write(run, out, config, watcher)` makes it."""
-
-    module: str
-    about: str
-    wants_errors: bool = False
-    """True if episodes that ended as errors have something to tell in it."""
-
-
-FORMATS: Mapping[str, Format] = {
-    "lerobot": Format("hocket.runs.export.lerobot", "LeRobotDataset v3.0, a folder"),
-    "hdf5": Format("hocket.runs.export.hdf5", "HDF5 in robomimic's layout"),
-    "rerun": Format("hocket.runs.export.rerun", "a recording for Rerun's viewer, .rrd"),
-    "eval_info": Format("hocket.runs.export.eval_info", "LeRobot's eval_info.json"),
-    "perfetto": Format(
-        "hocket.runs.export.perfetto",
-        "a timeline for Perfetto, JSON; .gz compresses",
-        wants_errors=True,
-    ),
-}
+FORMATS = ("lerobot", "hdf5", "rerun", "eval_info", "perfetto")
+"""Modules of this folder, each with a `write(run, out, config, watcher)`."""
+_WITH_ERRORS = ("perfetto",)
+"""Formats in which episodes that ended as errors have something to tell."""
 
 
 def export_run(
@@ -61,15 +42,14 @@ def export_run(
 ) -> ChosenRun:
     """Write a run folder in a format of `FORMATS` to a path that does not exist yet."""
     config, watcher = config or ExportConfig(), watcher or Silent()
-    form = FORMATS.get(to)
-    if form is None:
+    if to not in FORMATS:
         raise UnknownNameError(
             f"There is no format {to!r}.{did_you_mean(to, FORMATS)} Known: {', '.join(FORMATS)}."
         )
     out = out.absolute()
     refuse_existing(out)
     choice = config.choice
-    if form.wants_errors and not choice.outcomes:
+    if to in _WITH_ERRORS and not choice.outcomes:
         choice = Choice(outcomes=("success", "failure", "finished", "error"), tasks=choice.tasks)
     run = open_chosen(path, choice)
     if run.unfinished:
@@ -77,7 +57,7 @@ def export_run(
             f"The run is not finished: {run.unfinished} of its {len(run.recorded.trials)} trials "
             f"have not ended and are not in the export."
         )
-    importlib.import_module(form.module).write(run, out, config, watcher)
+    importlib.import_module(f"{__name__}.{to}").write(run, out, config, watcher)
     return run
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from hocket import __version__
-from hocket.core.data import Array
+from hocket.core.data import Array, Episode
 from hocket.runs.demonstrations.chosen import ChosenRun, ExportConfig, Watcher
 from hocket.runs.demonstrations.episodes import Demonstration, Demonstrations
 from hocket.runs.export import new_file, require, scratch_folder
@@ -37,15 +37,15 @@ def write(run: ChosenRun, out: Path, config: ExportConfig, watcher: Watcher) -> 
         demonstrations = Demonstrations(run, config, scratch, watcher)
         with h5py.File(draft, "w") as file:
             data = file.create_group("data")
-            masks, total = _Masks(config.valid), 0
+            names, total = dict[str, Episode](), 0
             for number, demonstration in enumerate(demonstrations):
                 name = f"demo_{number}"
                 _write_demonstration(data.create_group(name), demonstration, config)
-                masks.add(name, demonstration)
+                names[name] = demonstration.episode
                 total += demonstration.length
             data.attrs["total"] = total
             data.attrs["env_args"] = json.dumps(_env_args(run))
-            for name, members in masks.members.items():
+            for name, members in _masks(names, config.valid).items():
                 file.create_dataset(f"mask/{name}", data=np.array(members, "S"))
 
 
@@ -106,23 +106,20 @@ def _slabs(frames: Iterator[Array]) -> Iterator[tuple[int, Array]]:
         begin += len(slab)
 
 
-class _Masks:
+def _masks(names: Mapping[str, Episode], valid: float) -> dict[str, list[str]]:
     """Lists of episodes: by outcome, by task, and to train on or to validate with."""
-
-    def __init__(self, valid: float) -> None:
-        self._valid = valid
-        self._seen: Counter[str] = Counter()
-        self.members: dict[str, list[str]] = {"train": [], "valid": []}
-
-    def add(self, name: str, demo: Demonstration) -> None:
-        trial = demo.episode.trial
-        index = self._seen[trial.task]
-        self._seen[trial.task] += 1
+    seen: Counter[str] = Counter()
+    masks: dict[str, list[str]] = {"train": [], "valid": []}
+    for name, episode in names.items():
+        task = episode.trial.task
+        index = seen[task]
+        seen[task] += 1
         # Spread evenly over a task's episodes, with nothing random about it.
-        is_valid = int((index + 1) * self._valid + 0.5) > int(index * self._valid + 0.5)
+        is_valid = int((index + 1) * valid + 0.5) > int(index * valid + 0.5)
         split = "valid" if is_valid else "train"
-        for mask in (split, demo.episode.outcome.value, f"task_{_name(printable(trial.task))}"):
-            self.members.setdefault(mask, []).append(name)
+        for mask in (split, episode.outcome.value, f"task_{_name(printable(task))}"):
+            masks.setdefault(mask, []).append(name)
+    return masks
 
 
 def _env_args(run: ChosenRun) -> dict[str, Any]:

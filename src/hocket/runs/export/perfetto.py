@@ -79,7 +79,7 @@ def _events(run: ChosenRun, lanes: _Lanes, watcher: Watcher) -> Iterator[Event]:
 
 @dataclass(slots=True)
 class _Lanes:
-    """Gives what lanes did as slices; an episode's slice holds those of its chunks."""
+    """What lanes did as slices; an episode's slice holds those of its chunks."""
 
     seen: set[int] = field(default_factory=set)
 

@@ -94,9 +94,9 @@ class DatasetWriter:
         """Append an episode; its features must be those of the ones before."""
         number, begin = self._episodes.count, self._frames.count
         columns, names = _columns(demo)
-        self._check(demo, columns, names)
         task = self._tasks.setdefault(demo.prompt, len(self._tasks))
         columns |= self._indices(demo.length, number, begin, task)
+        self._check(demo, columns, names)
         clips = self._append_videos(demo)
         file = self._frames.add({name: _as_arrow(rows) for name, rows in columns.items()})
         stats: dict[str, Stats] = {}
@@ -191,19 +191,12 @@ class DatasetWriter:
         for name, camera in self._cameras.items():
             features[picture_key(name)] = _video_feature(camera, self._rate)
         for name, rows in self._vectors.items():
-            kind = self._kinds.get(name) or _Kind(_INDICES[name], (1,), None)
+            kind = self._kinds[name]
             shape = [len(rows.mean)]
             features[name] = {"dtype": kind.dtype, "shape": shape, "names": kind.names}
         return features
 
 
-_INDICES = {
-    "timestamp": "float32",
-    "frame_index": "int64",
-    "episode_index": "int64",
-    "index": "int64",
-    "task_index": "int64",
-}
 _STATE, _ALONE = "state", "environment_state"
 
 
