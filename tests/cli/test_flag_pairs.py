@@ -4,6 +4,7 @@ plan that the run uses, or the pair is refused in a sentence. Some pairs, drawn 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import json
@@ -239,19 +240,16 @@ def _is_told(text: str) -> bool:
 # -- drawn pairs, really run -------------------------------------------------------------------
 
 
-class Page:
-    """Stands for the page in the browser, whose process these runs need not start."""
+PAGE = "page"
+"""A file in a folder that was shown."""
 
-    address = "http://here"
-    shown: list[Path]
 
-    def __init__(self, folder: Path, *, is_one_run: bool) -> None:
-        self.shown.append(folder)
-
-    def __enter__(self) -> Page:
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
+@contextlib.contextmanager
+def _page(folder: Path, *, is_one_run: bool) -> Iterator[str]:
+    """Stand for the page in the browser, whose process these runs need not start."""
+    yield "http://here"
+    if folder.is_dir():
+        (folder / PAGE).touch()
 
 
 def _drawn(verb: Verb, count: int) -> Iterator[list[str]]:
@@ -301,7 +299,8 @@ def _check_made(verb: Verb, plan: RunPlan[Any], folder: Path, told: str) -> None
         assert saved.to_plain() == config.to_plain(), told
         for reader in plan.readers:
             assert own.with_name(f"{own.name}.{reader.partition('=')[2]}").exists(), told
-    assert Page.shown == [(folder / plan.out).absolute()] * plan.is_watched, told
+    page = folder / plan.out / PAGE
+    assert page.exists() == plan.is_watched, told
 
 
 def _check_failed(plan: RunPlan[Any], told: str) -> None:
@@ -315,7 +314,7 @@ def _check_failed(plan: RunPlan[Any], told: str) -> None:
 
 
 def _run_drawn(verb: Verb, count: int, desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hocket.watch.process.Beside", Page)
+    monkeypatch.setattr("hocket.watch.process.beside", _page)
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))  # for other interpreters
     for name in ("against", "recorded"):
         two = [*without(EVAL_BASE, ["--episodes"]), "--episodes", "2", "--out", name]
@@ -327,7 +326,6 @@ def _run_drawn(verb: Verb, count: int, desk: Path, monkeypatch: pytest.MonkeyPat
         for name in ("against", "recorded", *EVAL_FILES, *TRAIN_FILES):
             (folder / name).symlink_to(desk / name)
         monkeypatch.chdir(folder)
-        Page.shown = []
         _run(verb, words if "--out" in words else [*words, "--out", "run"], folder)
 
 
