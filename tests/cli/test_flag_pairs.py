@@ -159,6 +159,25 @@ def test_a_flag_that_would_do_nothing_is_refused(words: list[str], told: str) ->
         eval_verb.plan_of([*EVAL_BASE, *words])
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--residual-scale", "0.1"], "--residual-scale belongs to --residual,"),
+        (["--data-episodes", "2"], "--data-episodes belongs to --data,"),
+        (["--algo", "bc", "--data", "d", "--bc-weight", "1"], "--data with --algo ppo or grpo"),
+        (["--max-staleness", "1"], "--max-staleness belongs to --mode async"),
+        (["--truncate", "3"], "--truncate belongs to --correction tis"),
+        (
+            ["--algo", "grpo", "--group", "2", "--value-only", "2"],
+            "--value-only belongs to --algo ppo",
+        ),
+    ],
+)
+def test_a_flag_of_training_that_nothing_would_read_is_refused(words: list[str], told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        train_verb.plan_of([*TRAIN_BASE, *words])
+
+
 def _check_shown(
     pair: Pair,
     plan: RunPlan[Any],

@@ -130,7 +130,7 @@ TRAIN: Samples = {
     "adapter": ("--adapter", "lora:r=4"),
     "critic_features": ("--critic-features", "body"),
     "weights": ("--weights", "weights.safetensors"),
-    "max_staleness": ("--max-staleness", "1"),
+    "max_staleness": ("--mode", "async", "--max-staleness", "1"),
     "segment_chunks": ("--segment-chunks", "2"),
     "starts": ("--starts", "3"),
     "curriculum": ("--curriculum", "hard"),

@@ -117,12 +117,27 @@ def plan_of(arguments: Sequence[str]) -> RunPlan[TrainConfig]:
 def plan_training(flags: Train, config: Mapping[str, Any]) -> RunPlan[TrainConfig]:
     """The plan of flags and the configuration beside them."""
     settled = TrainConfig.from_plain(config)
-    for algorithm, names in OF_ALGORITHMS.items():
-        for name in names:
-            is_set = getattr(settled, name) != TrainConfig.__dataclass_fields__[name].default
-            if is_set and algorithm != settled.algo:
-                raise UsageError(
-                    f"--{name.replace('_', '-')} belongs to --algo {algorithm}, and this is "
-                    f"--algo {settled.algo}."
-                )
+    _refuse_idle(settled)
     return RunPlan.of(flags, {"": settled}, out=flags.out, is_dry=flags.dry_run)
+
+
+def _refuse_idle(config: TrainConfig) -> None:
+    """Raise where a setting was set that nothing reads."""
+    owners = {
+        name: (f"--algo {algorithm}", config.algo == algorithm)
+        for algorithm, names in OF_ALGORITHMS.items()
+        for name in names
+    }
+    owners |= {
+        "residual_scale": ("--residual", config.residual),
+        "data_episodes": ("--data", bool(config.data)),
+        "bc_weight": ("--data with --algo ppo or grpo", bool(config.data) and config.algo != "bc"),
+        "max_staleness": ("--mode async", config.mode == "async"),
+        "truncate": ("--correction tis", config.correction == "tis"),
+    }
+    for name, (owner, is_there) in owners.items():
+        is_set = getattr(config, name) != TrainConfig.__dataclass_fields__[name].default
+        if is_set and not is_there:
+            raise UsageError(
+                f"--{name.replace('_', '-')} belongs to {owner}, and has no effect here."
+            )
