@@ -221,7 +221,9 @@ class ChunkRunner:
         self._decided = self._asked
         self._decisions += 1
         observe_at, before, after = course or (len(actions), 0, 0)
-        total, done = before + len(actions) + after, 0
+        behind, total, done = before + len(actions), before + len(actions) + after, 0
+        # The next decision's past may reach into this chunk.
+        history, reach = self._history, self._history if self._history > 1 else 0
         while True:
             if done == observe_at:
                 self._asked = self.attempt.steps
@@ -230,9 +232,8 @@ class ChunkRunner:
                     tell(result)
             if done == total:
                 break
-            index = done - before
-            is_held = not 0 <= index < len(actions)
-            action: Any = self._env.hold(self._last) if is_held else actions[index]
+            is_held = not before <= done < behind
+            action: Any = self._env.hold(self._last) if is_held else actions[done - before]
             turn = self._turn = self._env.step(self._executed(action))
             self._last = action
             done += 1
@@ -240,9 +241,7 @@ class ChunkRunner:
             self._judge(turn, result)
             if is_held:
                 self._decided = self._asked
-            is_past = 0 <= observe_at - done < self._history
-            # The next decision's past may reach into this chunk.
-            is_past |= self._history > 1 and total - done < self._history
+            is_past = 0 <= observe_at - done < history or total - done < reach
             source, is_seen = -1 if is_held else chunk, is_past or self._looks_always
             self._look(turn, action, source, result, is_seen=is_seen)
             if result.ends:
