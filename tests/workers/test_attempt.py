@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from hocket.core.data import Outcome, SuccessRule, TaskInfo, Trial
-from hocket.core.wire import END_JUDGED, END_SUCCESS, END_TERMINATED, END_TRUNCATED
-from hocket.workers.env.attempt import Attempt, outcome_of
+from hocket.core.wire import END_JUDGED, END_SUCCESS, END_TERMINATED, END_TRUNCATED, outcome_of
+from hocket.workers.env.attempt import Attempt
 
 TRIAL = Trial(suite="toy", task="count", seed=0)
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Union, get_args
 
 import msgpack
 
-from hocket.core.data import Array
+from hocket.core.data import Array, Outcome
 from hocket.errors import SecondResetError, WireError
 
 MAX_FRAME = 1 << 30
@@ -293,6 +293,14 @@ END_JUDGED = 8
 """The env said whether it succeeded; without it the outcome is FINISHED."""
 END_OBSERVED = 16
 """A final observation is there."""
+
+
+def outcome_of(ends: int) -> Outcome:
+    """The outcome of an episode that ended with these flags."""
+    if not ends & END_JUDGED:
+        return Outcome.FINISHED
+    return Outcome.SUCCESS if ends & END_SUCCESS else Outcome.FAILURE
+
 
 Message = Union[
     Open,

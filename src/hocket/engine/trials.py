@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
-from hocket.core.data import EnvSpec, Episode, Outcome, Trial
-from hocket.core.wire import END_JUDGED, END_SUCCESS, END_TERMINATED, END_TRUNCATED
+from hocket.core.data import EnvSpec, Episode, Trial
+from hocket.core.wire import END_TERMINATED, END_TRUNCATED, outcome_of
 from hocket.engine.chunk_rules import ChunkRule
 
 Task = tuple[str, str]
@@ -127,13 +127,10 @@ class LaneState:
 
     def episode(self, end: int, now: float) -> Episode:
         """The attempt as an episode that ended with the flags `end` of the wire."""
-        outcome = Outcome.FINISHED
-        if end & END_JUDGED:
-            outcome = Outcome.SUCCESS if end & END_SUCCESS else Outcome.FAILURE
         return Episode(
             trial=self.trial,
             attempt=self.attempt,
-            outcome=outcome,
+            outcome=outcome_of(end),
             steps=self.steps,
             total_reward=self.total,
             terminated=bool(end & END_TERMINATED),

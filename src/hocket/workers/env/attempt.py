@@ -188,13 +188,6 @@ def _looks(needs: SinkNeeds) -> bool:
     return needs.observations or needs.all_cameras or bool(needs.cameras)
 
 
-def outcome_of(ends: int) -> Outcome:
-    """The outcome of an episode that ended with these flags `END_*`."""
-    if not ends & END_JUDGED:
-        return Outcome.FINISHED
-    return Outcome.SUCCESS if ends & END_SUCCESS else Outcome.FAILURE
-
-
 def seed_globals(trial: Trial) -> None:
     """Seed the global random numbers, which some envs use, with the trial alone."""
     seed = noise_seed(trial, -1)

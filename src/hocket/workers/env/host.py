@@ -31,10 +31,11 @@ from hocket.core.wire import (
     Render,
     Sealed,
     Told,
+    outcome_of,
 )
 from hocket.errors import EnvError, UsageError, WireError
 from hocket.workers.env import remarks
-from hocket.workers.env.attempt import Attempt, Tracks, build_sinks, outcome_of
+from hocket.workers.env.attempt import Attempt, Tracks, build_sinks
 from hocket.workers.env.chunk_runner import (
     ChunkResult,
     ChunkRunner,

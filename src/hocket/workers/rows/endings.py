@@ -11,8 +11,8 @@ import numpy as np
 from hocket.core.contracts.recorder import Sink
 from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.data import Array, Observation, TaskInfo, Trial
-from hocket.core.wire import END_OBSERVED, Executed, Failed, Message, Sealed, Told
-from hocket.workers.env.attempt import Attempt, Tracks, build_sinks, outcome_of
+from hocket.core.wire import END_OBSERVED, Executed, Failed, Message, Sealed, Told, outcome_of
+from hocket.workers.env.attempt import Attempt, Tracks, build_sinks
 from hocket.workers.rows.looks import RowLooks
 from hocket.workers.rows.sim import RowSim, on_host
 from hocket.workers.rows.table import RowEnds, RowTable
