@@ -38,6 +38,18 @@ def test_an_unknown_name_gets_the_nearest_before_anything_is_built(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [(["--all", "gym"], "leave out the names"), (["gym", "--skip", "libero"], "belongs to --all")],
+)
+def test_words_that_would_be_forgotten_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], told: str
+) -> None:
+    assert main(["venv", *words, "--folder", str(tmp_path)]) == 2
+    assert told in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
 def test_every_row_names_pins_and_is_built_by_its_own_pip() -> None:
     for venv in VENVS.values():
         create, *installs = build.commands(venv, Path("venvs/it"), "python", "pins.txt")

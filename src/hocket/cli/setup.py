@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from tyro.conf import Positional, arg
 
 from hocket.cli.flags.parse import parse
+from hocket.errors import UsageError
 from hocket.system.venvs import build
 from hocket.system.venvs.table import VENVS
 
@@ -129,9 +130,13 @@ def venv(arguments: Sequence[str]) -> int:
 
     for name in flags.names:
         build.venv_named(name)
+    if flags.all and flags.names:
+        raise UsageError("--all builds all of them: leave out the names, or --all.")
+    if flags.skip and not flags.all:
+        raise UsageError("--skip belongs to --all: name those to build, or add --all.")
     names = list(flags.names)
     if flags.all:
-        names += [name for name in VENVS if name not in (*flags.skip, *flags.names)]
+        names += [name for name in VENVS if name not in flags.skip]
     if not names:
         sys.stdout.write(listed(flags.folder))
         return cli.OK
