@@ -69,6 +69,7 @@ def parse(owner: type[T], arguments: Sequence[str], *, verb: str) -> T:
 def parse_alone(owner: type[T], arguments: Sequence[str], *, verb: str, with_: str, why: str) -> T:
     """The flags of a verb `with_` one that takes few others beside it; `why` says where the rest
     is."""
+    _refuse_renamed(arguments)
     known = {f"--{name.replace('_', '-')}" for name in flags_of(owner)}
     for word in arguments:
         flag = word.partition("=")[0].replace("_", "-")
@@ -207,9 +208,11 @@ def _gathered(arguments: Sequence[str]) -> list[str]:
 
 
 def _refuse_renamed(arguments: Sequence[str]) -> None:
+    given = {word.partition("=")[0] for word in arguments}
     for old, new in _RENAMED.items():
-        value = scan(arguments, old)
-        if value is not None:
+        if old in given:
+            value = scan(arguments, old) or "NAME"
+            value = "NAME" if value.startswith("--") else value
             raise UsageError(f"{old} is spelled {new}: write {new} {value}.")
 
 
