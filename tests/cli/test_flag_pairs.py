@@ -32,9 +32,11 @@ from hocket.runs.subject import Subject
 from hocket.train.config import TrainConfig
 from support.commands import run_here
 from support.flag_samples import (
+    CLONING_BASE,
     EVAL,
     EVAL_BASE,
     EVAL_FILES,
+    NOT_CLONING,
     SITES,
     TRAIN,
     TRAIN_BASE,
@@ -66,6 +68,8 @@ class Verb(NamedTuple):
     flags: frozenset[str]
     """All that it has."""
     config: type[Subject]
+    idle: frozenset[str] = frozenset()
+    """Those that this base alone refuses, as nothing would read them."""
 
     def line(self, *names: str) -> list[str]:
         """The command line of some flags, beside the base."""
@@ -99,6 +103,10 @@ VERBS = {
         TrainConfig,
     ),
 }
+BASES = {
+    **VERBS,
+    "cloning": VERBS["train"]._replace(base=CLONING_BASE, idle=frozenset(NOT_CLONING)),
+}
 
 
 @pytest.fixture
@@ -119,11 +127,14 @@ def test_every_flag_has_a_sample(verb: Verb) -> None:
     assert set(verb.samples) <= verb.flags | settings
 
 
-@pytest.mark.parametrize("verb", VERBS.values(), ids=lambda verb: verb.name)
+@pytest.mark.parametrize("verb", BASES.values(), ids=list(BASES))
 def test_each_flag_of_a_pair_shows_its_effect_or_the_pair_is_refused(
     desk: Path, verb: Verb
 ) -> None:
-    names = [name for name in verb.samples if name != verb.whole]
+    for name in verb.idle:
+        with pytest.raises(HocketError, match=r"belongs to|leave out"):
+            verb.plan_of(verb.line(name))
+    names = [name for name in verb.samples if name not in {verb.whole, *verb.idle}]
     base = verb.parse(list(verb.base))
     alone = {name: verb.parse(verb.line(name)) for name in names}
     bare = verb.plan(base.flags, base.config)
@@ -152,6 +163,8 @@ def test_each_flag_of_a_pair_shows_its_effect_or_the_pair_is_refused(
         (["--sites", "2"], "name the machines too"),
         (["--alpha", "0.1"], "alpha belongs to until='decided'"),
         (["--delay", "2"], "needs a --method"),
+        (["--worker-memory", "3G"], "add --runtime local"),
+        (["--worker-memory", "3G", "--lanes", "2", "--runtime", "inline"], "add --runtime local"),
     ],
 )
 def test_a_flag_that_would_do_nothing_is_refused(words: list[str], told: str) -> None:
@@ -164,18 +177,45 @@ def test_a_flag_that_would_do_nothing_is_refused(words: list[str], told: str) ->
     [
         (["--residual-scale", "0.1"], "--residual-scale belongs to --residual,"),
         (["--data-episodes", "2"], "--data-episodes belongs to --data,"),
-        (["--algo", "bc", "--data", "d", "--bc-weight", "1"], "--data with --algo ppo or grpo"),
         (["--max-staleness", "1"], "--max-staleness belongs to --mode async"),
         (["--truncate", "3"], "--truncate belongs to --correction tis"),
         (
             ["--algo", "grpo", "--group", "2", "--value-only", "2"],
             "--value-only belongs to --algo ppo",
         ),
+        (["--eval-every", "0", "--stop-at", "0.9"], "--stop-at belongs to --eval-every above 0"),
+        (
+            ["--eval-every", "0", "--eval-episodes", "20", "--eval-seed", "5"],
+            "--eval-seed belongs to --eval-every above 0",
+        ),
+        (["--eval-every", "0"], "--eval-episodes belongs to --eval-every above 0"),
+        (
+            ["--eval-every", "0", "--eval-episodes", "20", "--eval.env.length-max", "9"],
+            r"--eval\.env\.\* belongs to --eval-every above 0",
+        ),
+        (
+            ["--minibatch", "8", "--minibatches", "2"],
+            "--minibatch belongs to updates without --minibatches",
+        ),
     ],
 )
 def test_a_flag_of_training_that_nothing_would_read_is_refused(words: list[str], told: str) -> None:
     with pytest.raises(UsageError, match=told):
         train_verb.plan_of([*TRAIN_BASE, *words])
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--bc-weight", "1"], "--bc-weight belongs to --data with --algo ppo or grpo"),
+        (["--epochs", "2"], "--epochs belongs to --algo ppo or grpo"),
+        (["--target-kl", "0.1"], "--target-kl belongs to --algo ppo or grpo"),
+        (["--batch", "8"], "--batch belongs to --algo ppo or grpo"),
+    ],
+)
+def test_a_flag_that_cloning_would_not_read_is_refused(words: list[str], told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        train_verb.plan_of([*CLONING_BASE, *words])
 
 
 def _check_shown(

@@ -68,7 +68,7 @@ EVAL: Samples = {
     "retries": ("--retries", "1"),
     "step_timeout_s": ("--step-timeout", "50"),
     "infer_timeout_s": ("--infer-timeout", "90"),
-    "worker_memory": ("--worker-memory", "3G"),
+    "worker_memory": ("--worker-memory", "3G", "--runtime", "local"),
     "recycle_after": ("--recycle-after", "1"),
     "until": ("--until", "decided", "--against", "against"),
     "against": ("--against", "against", "--until", "decided"),
@@ -102,9 +102,21 @@ EVAL_FILES = {
 
 TRAIN_BASE: Words = (
     *("--env", "toy:count", "--policy", "actor", "--lanes", "1", "--env.length-max", "24"),
-    *("--steps", "40", "--batch", "4", "--epochs", "1", "--eval-every", "0", "--reward", "env"),
-    *("--policy.hidden", "8", "--policy.chunk-length", "4"),
+    *("--steps", "40", "--batch", "4", "--epochs", "1", "--eval-every", "40", "--reward", "env"),
+    *("--eval-episodes", "2", "--policy.hidden", "8", "--policy.chunk-length", "4"),
 )
+CLONING_BASE: Words = (
+    *("--env", "toy:count", "--policy", "actor", "--lanes", "1", "--env.length-max", "24"),
+    *("--algo", "bc", "--data", "demos", "--steps", "40", "--eval-every", "40"),
+    *("--eval-episodes", "2", "--policy.hidden", "8", "--policy.chunk-length", "4"),
+)
+NOT_CLONING = {
+    *("mode", "batch", "reward", "bc_weight", "residual", "residual_scale", "max_staleness"),
+    *("segment_chunks", "starts", "curriculum", "gamma", "lam", "clip_value", "value_weight"),
+    *("value_only", "epochs", "minibatches", "clip", "clip_high", "entropy", "target_kl"),
+    *("ratio", "correction", "truncate", "policy_python"),
+}
+"""Flags that cloning refuses: it would not read them."""
 TRAIN: Samples = {
     **SITES,
     **FOLLOWED,
@@ -134,7 +146,7 @@ TRAIN: Samples = {
     "segment_chunks": ("--segment-chunks", "2"),
     "starts": ("--starts", "3"),
     "curriculum": ("--curriculum", "hard"),
-    "eval_every": ("--eval-every", "40"),
+    "eval_every": ("--eval-every", "20"),
     "eval_episodes": ("--eval-episodes", "1"),
     "eval_seed": ("--eval-seed", "5"),
     "checkpoint_every": ("--checkpoint-every", "20"),

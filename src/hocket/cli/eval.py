@@ -29,6 +29,7 @@ from hocket.cli.flags.values import format_bytes
 from hocket.cli.watch import shown
 from hocket.core.contracts.recorder import Followed
 from hocket.core.plugins import share_settings
+from hocket.errors import UsageError
 from hocket.runs.arms import Jobs, arms_of, folder_of, load_jobs
 from hocket.runs.config import EvalConfig
 from hocket.system import machine
@@ -144,6 +145,13 @@ def plan_runs(flags: Eval, config: Mapping[str, Any]) -> RunPlan[EvalConfig]:
 
 
 def _planned(flags: Eval | JobFlags, jobs: Jobs) -> RunPlan[EvalConfig]:
+    for config in jobs.runs.values():
+        is_here = config.runtime == "auto" and config.lanes == 1 and config.env_python is None
+        if config.worker_memory is not None and (is_here or config.runtime == "inline"):
+            raise UsageError(
+                "--worker-memory limits processes, and one lane runs in this one: add --runtime "
+                "local."
+            )
     return RunPlan.of(
         flags,
         jobs.runs,

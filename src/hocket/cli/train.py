@@ -20,6 +20,15 @@ from hocket.errors import UsageError
 from hocket.records.run_file import load_run, new_folder
 from hocket.train.config import TrainConfig
 
+_OF_COLLECTING = (
+    *("batch", "reward", "segment_chunks", "starts", "curriculum", "epochs", "minibatches"),
+    *("clip", "clip_high", "entropy", "target_kl", "ratio", "correction"),
+)
+"""Settings that only algorithms read which learn from their own episodes."""
+_OF_EVALUATIONS = ("stop_at", "eval_episodes", "eval_seed", "eval_env_config")
+"""Settings that only evaluations read, and what they decide."""
+_SPELLED = {"eval_env_config": "eval.env.*"}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Train(RunFlags, FileFlags):
@@ -123,21 +132,25 @@ def plan_training(flags: Train, config: Mapping[str, Any]) -> RunPlan[TrainConfi
 
 def _refuse_idle(config: TrainConfig) -> None:
     """Raise where a setting was set that nothing reads."""
-    owners = {
-        name: (f"--algo {algorithm}", config.algo == algorithm)
-        for algorithm, names in OF_ALGORITHMS.items()
-        for name in names
-    }
-    owners |= {
-        "residual_scale": ("--residual", config.residual),
-        "data_episodes": ("--data", bool(config.data)),
-        "bc_weight": ("--data with --algo ppo or grpo", bool(config.data) and config.algo != "bc"),
-        "max_staleness": ("--mode async", config.mode == "async"),
-        "truncate": ("--correction tis", config.correction == "tis"),
-    }
-    for name, (owner, is_there) in owners.items():
-        is_set = getattr(config, name) != TrainConfig.__dataclass_fields__[name].default
-        if is_set and not is_there:
-            raise UsageError(
-                f"--{name.replace('_', '-')} belongs to {owner}, and has no effect here."
-            )
+    owners: list[tuple[str, bool, Sequence[str]]] = [
+        *((f"--algo {one}", config.algo == one, names) for one, names in OF_ALGORITHMS.items()),
+        ("--algo ppo or grpo", config.algo != "bc", _OF_COLLECTING),
+        ("--residual", config.residual, ["residual_scale"]),
+        ("--data", bool(config.data), ["data_episodes"]),
+        (
+            "--data with --algo ppo or grpo",
+            bool(config.data) and config.algo != "bc",
+            ["bc_weight"],
+        ),
+        ("--mode async", config.mode == "async", ["max_staleness"]),
+        ("--correction tis", config.correction == "tis", ["truncate"]),
+        ("--eval-every above 0", config.eval_every > 0, _OF_EVALUATIONS),
+        ("updates without --minibatches", config.minibatches is None, ["minibatch"]),
+    ]
+    fields = TrainConfig.__dataclass_fields__
+    for owner, is_there, names in owners:
+        for name in names:
+            # {} is the default of a group of settings.
+            if not is_there and getattr(config, name) not in (fields[name].default, {}):
+                flag = _SPELLED.get(name, name.replace("_", "-"))
+                raise UsageError(f"--{flag} belongs to {owner}, and has no effect here.")
