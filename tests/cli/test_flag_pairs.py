@@ -218,6 +218,17 @@ def test_a_flag_that_cloning_would_not_read_is_refused(words: list[str], told: s
         train_verb.plan_of([*CLONING_BASE, *words])
 
 
+def test_a_plan_of_training_has_no_output_of_its_own() -> None:
+    assert not any("output" in line for line in train_verb.plan_of([*TRAIN_BASE]).describe())
+
+
+def test_training_does_not_go_on_with_a_run_of_eval(tmp_path: Path) -> None:
+    evaluated = EvalConfig.from_plain({"env": "toy:count", "policy": "scripted"})
+    write_files(tmp_path, {"run.yaml": json.dumps(evaluated.to_plain())})
+    with pytest.raises(UsageError, match=f"a run of hocket eval: .*hocket resume {tmp_path}"):
+        train_verb.plan_of(["--resume", str(tmp_path)])
+
+
 def _check_shown(
     pair: Pair,
     plan: RunPlan[Any],

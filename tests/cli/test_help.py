@@ -70,3 +70,17 @@ def test_every_flag_is_shown_by_help_all(capsys: pytest.CaptureFixture[str]) -> 
     spelled = {name.removesuffix("_s").replace("_", "-") for name in knobs_of(EvalConfig)}
     assert {f"--{name}" for name in spelled} <= set(found)
     assert {"--perturb", "--site.cpus", "--reader", "--jobs", "--config"} <= set(found)
+
+
+def test_the_policies_of_training_are_those_that_it_can_train(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    text = " ".join(shown(capsys, "train", "--help").split())
+    assert "actor or flow" in text
+    assert "metaworld-expert" not in text
+
+
+def test_help_of_cloning_leaves_out_what_cloning_refuses(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert "--bc-weight" not in flags_in(shown(capsys, "train", "--algo", "bc", "--help"))

@@ -53,8 +53,8 @@ _WIDEST = 1000
 @dataclass(frozen=True, kw_only=True)
 class Eval(RunFlags, FileFlags):
     """Run a policy on every task of the named envs, many episodes at once, and report success per
-    task, per suite and overall, with intervals. The flags of the named env and policy themselves
-    are listed below once they are named: hocket eval --env NAME --policy NAME --help."""
+    task, per suite and overall, with intervals. Each named env, policy and --runtime, and --method
+    rtc, adds its own flags below."""
 
     arms: Annotated[str | None, arg(name="perturb", metavar="FACTOR[,FACTOR...]")] = None
     """Disturb what the policy sees or does, by trial and step: image:blur=2, image:noise=0.1,

@@ -38,6 +38,11 @@ class Train(RunFlags, FileFlags):
     `reference`, with `actor` or `flow` from scratch, with what another run saved (runs/x/best), or
     with your own class as package.module:Class."""
 
+    policy: Annotated[str, arg(metavar="NAME")]
+    """What learns: actor or flow (networks of hocket's own, from scratch), reference (bundled), a
+    folder that hocket train wrote (runs/x/best), torch:FILE, lerobot:FOLDER or
+    lerobot:USER/REPO[@REVISION] (a checkpoint), or your own class as package.module:Class. With
+    --residual any policy that hocket eval takes, such as openpi://HOST:PORT."""
     out: Annotated[Path | None, arg(metavar="FOLDER")] = None
     """The run folder; must be new or empty. The default is runs/TIME-ENV-POLICY."""
     resume: Annotated[Path | None, arg(metavar="FOLDER")] = None
@@ -119,7 +124,12 @@ def plan_of(arguments: Sequence[str]) -> RunPlan[TrainConfig]:
         return plan_training(parsed.flags, parsed.config)
     why = "the run has its configuration"
     flags = parse_alone(ResumeTraining, arguments, verb="train", with_="--resume", why=why)
-    config = TrainConfig.from_plain(load_run(flags.resume))
+    plain = load_run(flags.resume)
+    if "episodes" in plain:
+        raise UsageError(
+            f"{flags.resume} is a run of hocket eval: go on with hocket resume {flags.resume}."
+        )
+    config = TrainConfig.from_plain(plain)
     return RunPlan.of(flags, {"": config}, out=flags.resume, is_resumed=True, is_dry=flags.dry_run)
 
 

@@ -44,7 +44,7 @@ class EvalConfig(Subject):
     naive: it goes on with the last chunk, then switches. rtc: the same, and the new chunk is guided
     to continue the last one while it is sampled. prefix: for policies trained to continue one."""
     first_chunk: Literal["free", "held"] = "free"
-    """True if an episode's first chunk is there at once, or the robot holds still for it too."""
+    """free: an episode's first chunk is there at once. held: the robot holds still for it too."""
     exact: bool = False
     """Infer every row alone, in a batch of one, so that results are the same to the bit whatever
     the number of lanes. Costs what batches save: the policy is asked once for every chunk, one

@@ -40,7 +40,7 @@ OF_ALGORITHMS = {
     "grpo": ("group", "pin_version", "kl_weight"),
 }
 """Flags that only one training algorithm reads."""
-_WITH_ALGORITHM = {**OF_ALGORITHMS, "bc": ("data", "data_episodes", "bc_weight")}
+_WITH_ALGORITHM = {**OF_ALGORITHMS, "bc": ("data", "data_episodes")}
 """Flags that are shown once the algorithm is named."""
 
 

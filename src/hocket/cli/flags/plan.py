@@ -99,8 +99,8 @@ class RunPlan(Generic[SubjectT]):
             lines.append("a page in the browser")
         folder = self.out or "runs/TIME-ENV-POLICY"
         state = "goes on where it stopped" if self.is_resumed else "not made"
-        how = "JSON" if self.is_json else "a table"
-        return [*lines, f"folder: {folder} ({state})", f"output: {how}"]
+        output = ["output: JSON"] if self.is_json else []
+        return [*lines, f"folder: {folder} ({state})", *output]
 
 
 def _settings(config: Any, head: str = "") -> str:
