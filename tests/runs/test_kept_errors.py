@@ -24,6 +24,7 @@ from hocket.workers.sinks.states import FILE as STATES
 from hocket.workers.sinks.states import load_states
 from hocket.workers.sinks.steps import load_error_steps
 from support.chromium import BINARY, browser
+from support.parts import needs
 from support.processes import DEADLINE_S, wait_until
 from support.row_toys import RowToys
 
@@ -212,7 +213,7 @@ def test_a_run_that_is_killed_leaves_its_attempts(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(BINARY is None, reason="no Chromium is installed")
+@needs("chromium", is_there=BINARY is not None, how="apt-get install chromium")
 def test_a_browser_plays_the_film_of_a_crash(tmp_path: Path) -> None:
     evaluate(tmp_path / "run", "toy:image", {"raise_at": 31, "fault_seed": 1})
     with browser(tmp_path / "profile") as chromium, chromium.page() as page:

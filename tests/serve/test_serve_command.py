@@ -19,6 +19,7 @@ from hocket.core.codec import pack, unpack
 from hocket.errors import ConfigError, UsageError
 from hocket.serve.server import is_admitted, load_keys
 from hocket.system.exposure import check_exposure, load_tls
+from support.parts import missing
 from support.processes import DEADLINE_S as WAIT_S
 from support.processes import wait_until
 from support.serve_command import command
@@ -90,7 +91,7 @@ def test_tls_serves_wss(tmp_path: Path) -> None:
         timeout=100,
     )
     if made.returncode:
-        pytest.skip("openssl is not here to make a certificate")
+        pytest.skip(missing("openssl", "apt-get install openssl"))
     flags = ("--policy", "zero", "--action-size", "2", "--port", "0")
     tls = ("--tls-cert", str(certificate), "--tls-key", str(key))
     with command(*flags, *tls) as (_, place):

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from hocket.workers.containers.runtime import ContainerConfig, PodmanRuntime
+from support.parts import missing
 
 IMAGE = "localhost/hocket-test:1"
 _CONF = """
@@ -60,7 +61,7 @@ def podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder for Podman's own files, with the image in it; skips where there is no Podman that
     works."""
     if shutil.which("podman") is None or os.geteuid() != 0:
-        pytest.skip("Tests of containers need root and Podman: apt-get install podman runc")
+        pytest.skip(missing("podman", "as root, apt-get install podman runc"))
     folder = tmp_path_factory.mktemp("podman")
     (folder / "containers.conf").write_text(_CONF)
     (folder / "storage.conf").write_text(
@@ -83,7 +84,7 @@ def podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             words += [IMAGE, sys.executable, "-c", ""]
             done = subprocess.run(words, capture_output=True, text=True, check=False)
         if done.returncode:
-            pytest.skip(f"Podman does not work here: {done.stderr.strip()[-300:]}")
+            pytest.skip(missing("podman", f"it does not work here: {done.stderr.strip()[-300:]}"))
         yield folder
         subprocess.run(["podman", "rm", "--all", "--force"], capture_output=True, check=False)
         subprocess.run(["podman", "rmi", "--all", "--force"], capture_output=True, check=False)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from support.parts import missing
 from support.processes import DEADLINE_S
 
 
@@ -45,7 +46,7 @@ def running_sshd(folder: Path) -> Iterator[Server]:
     """An sshd with a key that lets in whoever has the files in the folder."""
     program = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}{os.pathsep}/usr/sbin")
     if program is None or shutil.which("ssh") is None or os.geteuid() != 0:
-        pytest.skip("Tests of ssh need root and sshd: apt-get install openssh-server")
+        pytest.skip(missing("sshd", "as root, apt-get install openssh-server"))
     for name in ("host", "other", "user"):
         words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)]
         subprocess.run(words, check=True)

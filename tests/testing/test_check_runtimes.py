@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from hocket.core.contracts.link import Link
 from hocket.core.contracts.runtime import Runtime, WorkerSpec
 from hocket.core.data import Observation
 from hocket.core.wire import Describe, Executed, Failed, Hello, Message, Ready
 from hocket.errors import WorkerFailed
 from hocket.testing import ConformanceError, check_runtime, runtime_findings
 from hocket.workers.inline import InlineRuntime
-from hocket.workers.links.link import Link
 from hocket.workers.local.runtime import LocalRuntime
 from support.processes import DEADLINE_S
 

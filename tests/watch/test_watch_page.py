@@ -19,13 +19,14 @@ from hocket.records.labels import load_labels
 from hocket.records.ledger.ledger import Ledger
 from hocket.workers.sinks.encoder import Quality, VideoFile
 from support.chromium import BINARY, Browser, Page
+from support.parts import needs
 from support.processes import DEADLINE_S, wait_until
 from support.recorded_runs import ERROR, FAILURE, SUCCESS, plan, play, record_run
 from support.watched import served
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(BINARY is None, reason="no Chromium is installed"),
+    needs("chromium", is_there=BINARY is not None, how="apt-get install chromium"),
 ]
 
 TRIALS = plan(["push", "a_task_with_quite_a_long_name_that_goes_on"], 8)

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from support.parts import needs
 from support.processes import DEADLINE_S
 from support.recorded_runs import SUCCESS, plan, record_run
 from support.watched import joined
@@ -103,7 +104,7 @@ def own_address() -> str | None:
 
 
 @pytest.mark.skipif(own_address() is None, reason="this machine has no address but loopback's")
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="apt-get install openssl")
+@needs("openssl", is_there=shutil.which("openssl") is not None, how="apt-get install openssl")
 @pytest.mark.parametrize("is_secret", [False, True])
 def test_beyond_loopback_a_page_is_served_with_a_key_or_with_tls(
     tmp_path: Path, *, is_secret: bool

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hocket.core.contracts.link import Link
 from hocket.core.data import Array
 from hocket.workers.inline import InlineRuntime
-from hocket.workers.links.link import Link
 from hocket.workers.notices import LanesBegun, LanesExecuted
 from hocket.workers.shm import STOP, Control, word
 from support.processes import wait_until

@@ -81,8 +81,8 @@ class Adapter:
 
 
 def builtin() -> Mapping[Kind, Mapping[str, Builtin]]:
-    """The built-in adapters, by kind and name. Workers load hocket from a folder, where there is no
-    metadata with entry points, so that they stand in a table."""
+    """The built-in adapters, by kind and name. They stand in a table because workers load hocket
+    from a folder, which has no entry points."""
     table: Mapping[Kind, Mapping[str, Builtin]] = _import(hocket.BUILTIN)
     return table
 

@@ -99,8 +99,8 @@ class Attempts:
         self._trials = TrialQueue()
         self._next_attempt: dict[str, int] = {}
         self._held: dict[int, tuple[LaneState, bool]] = {}
-        """Lanes whose attempts are over while the policy still reads what they saw, and whether
-        each has a worker that waits for another. They begin nothing before it has answered: their
+        """Lanes whose attempts are over while the policy still reads what they saw, each with True
+        if its worker waits for another attempt. They begin nothing before it has answered: their
         memory is not written, and sessions end after their last call."""
         self._sealing: dict[int, Episode] = {}
         self._failures: Counter[str] = Counter()

@@ -74,7 +74,7 @@ class Batches:
         self._to_bind: list[EnvSpec] = []
         self._queues: dict[Hashable, int] = {}
         self._whole: dict[int, int] = {}
-        """The shared queue of each that is for one lane alone."""
+        """By queue of one lane alone: the shared queue that it was split from."""
         self._cold: dict[Hashable, int] = {}
         """A lane of each queue whose batches were never tried."""
         self._warm: set[Hashable] = set()

@@ -95,7 +95,7 @@ class Dispatch(NamedTuple):
     early: Sequence[int] = ()
     """Lanes that get their actions once they have executed what was committed."""
     is_late: bool = False
-    """These lanes were such, and are known to be under way."""
+    """The lanes got their actions early, and are now known to execute them."""
 
     def event(self, now: float, start: float) -> BatchInferred:
         """What readers are told of it; `start` is when the run began by the policy's clock."""

@@ -1,4 +1,4 @@
-"""The way of what sinks leave as files into tables.
+"""Turns the files that sinks leave into rows of tables.
 
 Beside the engine a `FileRows` turns the files of a group of episodes into a Parquet segment, which
 the ledger commits together with them. A file that comes from another machine need not touch the

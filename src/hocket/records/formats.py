@@ -32,7 +32,8 @@ RUN = FormatNumber(
     "a run",
     3,
     "Run it again, or use the hocket that made it: `about` in its run.yaml names the version. To "
-    "begin a new run with its settings, copy its run.yaml without `about`.",
+    "begin a new run with its settings, copy its run.yaml without `about`; settings that "
+    "are gone are named then.",
 )
 REPORT = FormatNumber(
     "a report",

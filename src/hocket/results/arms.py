@@ -4,7 +4,6 @@ same trials."""
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ from hocket.results.comparing.compare import RunComparison, compare_runs, differ
 from hocket.results.comparing.side import Side
 from hocket.results.motion import Motion, motion_of
 from hocket.results.page.compare_page import jobs_page
-from hocket.results.report import Report
+from hocket.results.report import Report, write_json
 from hocket.results.scores import Score
 from hocket.results.tables import ResultTable, TableRow, interval_text, number, percent
 from hocket.system.durable import write_atomic
@@ -93,6 +92,10 @@ class Arm:
             "robot_s": dataclasses.asdict(self.robot_s),
             "motion": None if self.motion is None else dataclasses.asdict(self.motion),
         }
+
+
+_FORMAT = 1
+"""The number of the format of `jobs.json`, which hocket writes and never reads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,6 +177,7 @@ class ArmTable:
     def to_json(self) -> dict[str, Any]:
         """The table as plain values, with every run's report."""
         return {
+            "format": _FORMAT,
             "base": self.base,
             "sentence": self.sentence,
             "tolerated_delay": self.tolerated,
@@ -183,7 +187,7 @@ class ArmTable:
     def save(self, folder: Path) -> None:
         """Write `jobs.json` and `jobs.html` into the folder that holds the runs' folders."""
         folder.mkdir(parents=True, exist_ok=True)
-        write_atomic(folder / "jobs.json", json.dumps(self.to_json(), indent=2).encode())
+        write_json(folder / "jobs.json", self.to_json())
         write_atomic(folder / "jobs.html", jobs_page(folder.name, self).encode())
 
     @property

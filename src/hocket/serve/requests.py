@@ -92,9 +92,9 @@ class ExtendedRequest:
     rows: tuple[SentRow, ...] = ()
     views: tuple[Observation, ...] = ()
     env: int = 0
-    """Number of the env that it tells of, ..."""
+    """The client's number for the env that it announces."""
     plain: bytes = b""
-    """... the env as it came, ..."""
+    """That env as packed bytes."""
     spec: EnvSpec | None = None
     """... and as it is."""
     session: str = ""

@@ -64,7 +64,7 @@ class ServeOptions:
     unix_path: str | None = None
     """A local socket instead of host and port."""
     keys: tuple[str, ...] = field(default=(), repr=False)
-    """Of which a client must send one; none are asked for where this is empty."""
+    """A client must send one of them; where this is empty, none is asked for."""
     tls: ssl.SSLContext | None = None
     max_message_bytes: int = 64 << 20
     """The longest frame; a policy that says what it reads may need less."""

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from hocket.core import wire
+from hocket.core.contracts.link import LastWords, Link
 from hocket.core.contracts.runtime import Runtime, WorkerSpec
 from hocket.core.data import Array, Ref
 from hocket.errors import WorkerFailed
@@ -29,7 +30,6 @@ from hocket.testing.findings import (
     wait_until,
 )
 from hocket.testing.toy import ToyConfig, ToyEnv
-from hocket.workers.links.link import LastWords, Link
 from hocket.workers.shm import STOP, word
 
 _KEY = "observation/state"

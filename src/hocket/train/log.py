@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 METRICS = "metrics.jsonl"
 _EPISODES = 100
 """Episodes that curves are averaged over."""
-_REMEMBERED = ("episodes", "dropped", "filtered", "lost")
-"""Counts that a checkpoint keeps beside the env steps."""
 _STILL_KL, _STILL_UPDATES = 1e-3, 10
 """An update that moves the policy by less, in nats, and how many of them in a row are a standstill.
 Updates that learn move it by 0.005 to 0.1."""
@@ -77,15 +75,18 @@ class Counts:
         """What a checkpoint keeps. What was planned and has not ended is planned again."""
         return {
             "env_steps": self.total_steps,
-            **{name: getattr(self, name) for name in _REMEMBERED},
+            "episodes": self.episodes,
+            "dropped": self.dropped,
+            "filtered": self.filtered,
+            "lost": self.lost,
         }
 
     def restore(self, state: Mapping[str, Any], ranks: int) -> None:
         self.total_steps = state["env_steps"]
         self.env_steps = self.total_steps // ranks
         self.updates = state["version"]
-        for name in _REMEMBERED:
-            setattr(self, name, state[name])
+        self.episodes, self.dropped = state["episodes"], state["dropped"]
+        self.filtered, self.lost = state["filtered"], state["lost"]
 
     def to_curves(self) -> dict[str, float]:
         return {

@@ -175,7 +175,7 @@ class WatchServer:
         return found or files.text(HTTPStatus.NOT_FOUND, "There is no such page.\n")
 
     async def _film(self, rest: str, wanted: str | None, since: int | None) -> Response:
-        """A range of a sealed video, or what a growing one has `since` a byte."""
+        """A range of a sealed video, or the bytes of a growing one from `since` on."""
         try:
             name, cell, attempt, camera = rest.rsplit("/", 3)
             view = self._channel(name).view

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from hocket.core.contracts.link import Link, SelfDriven
 from hocket.core.contracts.runtime import Isolates, Runtime, WorkerSpec
 from hocket.core.data import Array, Observation, Signature, TaskInfo, Trial, signature
 from hocket.core.wire import Begin, Course, Discard, Execute, Message
 from hocket.errors import WorkerFailed
-from hocket.workers.links.link import Link, SelfDriven
 from hocket.workers.notices import LanesUp, Notice, WorkerFault
 from hocket.workers.shm import STOP, word
 from hocket.workers.slots import Phase, WorkerSlot

@@ -273,7 +273,7 @@ def _rewards(message: Executed) -> tuple[list[Array], list[float]]:
 
 
 def _total(rewards: list[float]) -> float:
-    """Adds as `np.add.accumulate` does, to the bit; Python's `sum` does not from 3.12 on."""
+    """The sum as `np.add.accumulate` has it, to the bit; Python's `sum` differs from 3.12 on."""
     total = 0.0
     for reward in rewards:
         total += reward

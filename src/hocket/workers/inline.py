@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from hocket.core.contracts.link import Link
 from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.data import Observation
 from hocket.core.plugins import NoSettings
 from hocket.core.wire import Close, Execute, Hello, Message, Ready
 from hocket.errors import UsageError, WorkerFailed
 from hocket.workers.env.host import Host
-from hocket.workers.links.link import Link
 from hocket.workers.rows.host import RowsHost
 from hocket.workers.shm import Control, Layout
 from hocket.workers.suites import is_batched

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections import deque
 
-from hocket.workers.links.link import Audible, Link, SelfDriven
+from hocket.core.contracts.link import Audible, Link, SelfDriven
 
 
 class Phase(enum.Enum):

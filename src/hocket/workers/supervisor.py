@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from hocket import errors
+from hocket.core.contracts.link import LastWords, Link
 from hocket.core.contracts.runtime import Prepares, Runtime, WorkerSpec
 from hocket.core.data import TaskInfo
 from hocket.core.wire import Close, Describe, Described, Failed, Hello, Message, Sealed
 from hocket.errors import EnvError, UsageError, WorkerFailed
 from hocket.workers.inbox import Inbox
-from hocket.workers.links.link import LastWords, Link
 from hocket.workers.notices import LaneFailed, LanesRecycled, LanesUp, WorkerFault
 from hocket.workers.shm import STOP, word
 from hocket.workers.slots import LaneSlot, Phase, WorkerSlot

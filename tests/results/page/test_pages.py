@@ -13,11 +13,12 @@ from hocket.results.comparing.side import Side
 from hocket.results.page.compare_page import write_compare_page
 from hocket.results.page.report_page import write_report_page
 from support.chromium import BINARY, Browser, Page
+from support.parts import needs
 from support.recorded_runs import ERROR, FAILURE, SUCCESS, plan, record_run
 
 pytestmark = [
     pytest.mark.heavy,
-    pytest.mark.skipif(BINARY is None, reason="no Chromium is installed"),
+    needs("chromium", is_there=BINARY is not None, how="apt-get install chromium"),
 ]
 
 SIZES = pytest.mark.parametrize(

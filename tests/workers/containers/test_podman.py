@@ -20,13 +20,13 @@ import numpy as np
 import pytest
 
 import hocket
+from hocket.core.contracts.link import Link
 from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.data import Ref
 from hocket.results.report import Report
 from hocket.testing import check_runtime
 from hocket.workers.containers.command import Command
 from hocket.workers.containers.runtime import PodmanRuntime
-from hocket.workers.links.link import Link
 from hocket.workers.notices import LaneFailed, LanesBegun, LanesExecuted, LanesUp
 from hocket.workers.remote.archive import LOADER
 from hocket.workers.remote.dialing import dial

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hocket.core.contracts.link import Link
 from hocket.core.contracts.recorder import EVIDENCE
 from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.data import Ref, Trial
@@ -38,7 +39,6 @@ from hocket.core.wire import (
 from hocket.errors import WorkerFailed
 from hocket.workers.links.files import LeftFolder
 from hocket.workers.links.guard import Guard
-from hocket.workers.links.link import Link
 from hocket.workers.local.process_link import ProcessLink
 from hocket.workers.remote.link import GREETING, RemoteLink
 from hocket.workers.shm import Control, create_file

@@ -13,12 +13,12 @@ from typing import Any, NoReturn
 import numpy as np
 import pytest
 
+from hocket.core.contracts.link import Link
 from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.data import Ref, Trial
 from hocket.errors import UsageError, WorkerFailed
 from hocket.workers import supervisor
 from hocket.workers.fleet import Fleet, FleetConfig
-from hocket.workers.links.link import Link
 from hocket.workers.local.runtime import LocalRuntime
 from hocket.workers.notices import (
     LaneFailed,

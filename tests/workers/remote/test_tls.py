@@ -13,11 +13,14 @@ from pathlib import Path
 import pytest
 
 from hocket.workers.remote.websocket import join, listen
+from support.parts import needs
 from support.processes import DEADLINE_S
 from support.sandboxes import certified, pump
 from support.tls_pipe import carry
 
-pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="apt-get install openssl")
+pytestmark = needs(
+    "openssl", is_there=shutil.which("openssl") is not None, how="apt-get install openssl"
+)
 LENGTH = 3 << 20
 """More than what is held for a side that does not take it."""
 

@@ -5,6 +5,7 @@
     env.py        a suite of tasks, and what its envs may do beyond gymnasium's contract
     batched.py    a simulator that steps many rows at once
     runtime.py    where workers live: it starts and ends them
+    link.py       the parent's end of the stream to one worker, which a runtime gives
     recorder.py   what keeps a record: readers beside the engine, sinks inside workers
 
 A contract is a Protocol of a few methods: nothing has to be subclassed or registered. What only

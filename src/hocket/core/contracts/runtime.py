@@ -11,12 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
+from hocket.core.contracts.link import Link
 from hocket.core.data import Ref
-
-if TYPE_CHECKING:
-    from hocket.workers.links.link import Link
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

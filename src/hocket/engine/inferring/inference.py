@@ -29,7 +29,7 @@ from hocket.errors import PolicyHungError
 _LOG = logging.getLogger(__name__)
 
 BRIEF_S = 150e-6
-"""Seconds that it costs, about, to wake a thread and be woken by it, measured by hand. Batches as
+"""Seconds that it costs, about, to wake a thread and be woken by it. Batches as
 brief as this are answered by the thread that asks. Without it `overhead.py` at 8 lanes pays for a
 thread that wakes for every batch."""
 _STRIKES = 3

@@ -13,12 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hocket.core.contracts.link import Link
 from hocket.core.contracts.runtime import Runtime, WorkerSpec
 from hocket.core.data import Array, Episode
 from hocket.core.wire import Failed, Hello, Message, Render, Sealed
 from hocket.errors import HocketError, RunFolderError, WorkerFailed
 from hocket.workers.fleet import Borrowed
-from hocket.workers.links.link import Link
 
 _POLL_S = 0.2
 """How often silent workers are looked at, at least."""

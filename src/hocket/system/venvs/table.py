@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 PINS = ("torch==2.13.0", "torchvision==0.28.0")
-"""What is installed of these in any of them; torchvision is the one made for this torch."""
+"""The versions wherever a venv has these packages; torchvision is the one made for this torch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

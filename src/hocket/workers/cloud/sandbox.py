@@ -20,12 +20,12 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from typing import ClassVar, Protocol, TypeVar
 
+from hocket.core.contracts.link import Link
 from hocket.core.contracts.runtime import Usability, WorkerSpec
 from hocket.errors import UsageError, WorkerFailed
 from hocket.system.owner import host, is_gone, owner
 from hocket.system.waits import awaiting
 from hocket.workers.cloud.receiver import LISTEN_VARIABLE, send_code
-from hocket.workers.links.link import Link
 from hocket.workers.remote import websocket
 from hocket.workers.remote.dialing import dial
 

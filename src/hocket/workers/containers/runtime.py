@@ -21,6 +21,7 @@ from typing import ClassVar
 import msgpack
 
 import hocket
+from hocket.core.contracts.link import Link
 from hocket.core.contracts.runtime import Usability, WorkerSpec
 from hocket.errors import HocketError, UsageError, WorkerFailed
 from hocket.system.child import Child
@@ -30,7 +31,6 @@ from hocket.workers.containers.command import Command, container_name
 from hocket.workers.containers.images import build_once
 from hocket.workers.links.files import LeftFolder
 from hocket.workers.links.guard import Guard
-from hocket.workers.links.link import Link
 from hocket.workers.local import bootstrap
 from hocket.workers.local.runtime import ONE_THREAD, start_worker
 from hocket.workers.local.zygote import FORK, REQUEST

@@ -18,13 +18,13 @@ from typing import Protocol
 import msgpack
 
 import hocket
+from hocket.core.contracts.link import Link
 from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.plugins import NoSettings
 from hocket.core.wire import Open
 from hocket.errors import WorkerFailed
 from hocket.system.child import Child
 from hocket.workers.links.guard import Guard
-from hocket.workers.links.link import Link
 from hocket.workers.links.stream_link import make_roomy
 from hocket.workers.local import bootstrap
 from hocket.workers.local.process_link import ProcessLink

@@ -11,12 +11,12 @@ import subprocess
 import sys
 import threading
 
+from hocket.core.contracts.link import Link
 from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.plugins import NoSettings
 from hocket.errors import WorkerFailed
 from hocket.system.child import Child
 from hocket.system.scratch import ScratchFolder
-from hocket.workers.links.link import Link
 from hocket.workers.remote.archive import code_archive
 from hocket.workers.remote.dialing import dial
 from hocket.workers.remote.websocket import KEY_VARIABLE, join, new_key

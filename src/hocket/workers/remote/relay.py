@@ -21,6 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
+from hocket.core.contracts.link import LastWords, Link
 from hocket.core.contracts.recorder import EVIDENCE
 from hocket.core.contracts.runtime import Runtime, WorkerSpec
 from hocket.core.data import Trial
@@ -41,7 +42,6 @@ from hocket.core.wire import (
 from hocket.errors import HocketError, WorkerFailed
 from hocket.system.scratch import ScratchFolder
 from hocket.workers.links.files import pieces
-from hocket.workers.links.link import LastWords, Link
 from hocket.workers.local.runtime import LocalRuntime
 from hocket.workers.remote.link import GREETING
 

@@ -13,9 +13,9 @@ import subprocess
 import threading
 from dataclasses import dataclass
 
+from hocket.core.contracts.link import Link
 from hocket.core.contracts.runtime import Usability, WorkerSpec
 from hocket.errors import UsageError
-from hocket.workers.links.link import Link
 from hocket.workers.remote.archive import LOADER
 from hocket.workers.remote.dialing import dial
 from hocket.workers.remote.tunnel import Tunnel
