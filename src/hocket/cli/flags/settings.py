@@ -65,7 +65,7 @@ def env_settings(names: Sequence[str]) -> Settings:
 
 
 def evaluation_settings(names: Sequence[str]) -> Settings:
-    """The settings of the named envs in evaluations. None of them is what it is elsewhere."""
+    """The settings of the named envs in evaluations. By default each is as in training."""
     flags = {
         name: Flag(Union[flag.annotation, None], None, flag.help)
         for name, flag in adapter_flags("envs", names).items()
