@@ -3,6 +3,7 @@ real workers behind an encrypted entrance."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
@@ -331,7 +332,11 @@ def test_nobody_gets_in_without_both_the_token_and_the_key(cloud: Cloud) -> None
 
     def dial(brought: str) -> socket.socket:
         ours, theirs = socket.socketpair()
-        websocket.join(url.replace("https", "wss"), brought, theirs, headers)
+        with contextlib.ExitStack() as stack:
+            for end in (ours, theirs):
+                stack.callback(end.close)
+            websocket.join(url.replace("https", "wss"), brought, theirs, headers)
+            stack.pop_all()
         return ours
 
     def is_kept_out() -> bool:
