@@ -68,6 +68,11 @@ lint: setup ## Style, types, the direction of imports, and the limits of the hou
 quick: setup ## Tests of core, system, engine, workers and results, within a minute; no simulator, torch or jax
 	$(PYTEST) -m 'not slow and not heavy' tests/core tests/system tests/engine tests/workers tests/results
 
+# Its own set-up, so that any Python may start it.
+.PHONY: pythons
+pythons: ## Those tests and a small evaluation on Python 3.10 to 3.13, with the newest dependencies
+	$(IN_TURN) $(PYTHON) tools/pythons.py $(PYTHONS)
+
 # Lint needs one core for some of the time only, and tests often wait: they run side by side.
 test: setup ## What every change has to pass
 	@$(MAKE) --no-print-directory -j2 lint not-slow
@@ -76,8 +81,8 @@ test: setup ## What every change has to pass
 not-slow: setup
 	$(PYTEST) -m 'not slow'
 
-# SKIP names simulators and peers whose tests may be skipped: make test-all SKIP='libero lerobot-0.6'
-test-all: lint slow-extras venvs chromium elsewhere ## The slow tests too, and more random examples
+# SKIP names simulators and peers whose tests may be skipped: make test-all SKIP='libero lerobot-0.4'
+test-all: lint slow-extras venvs chromium elsewhere pythons ## The slow tests too, and more random examples
 	HOCKET_TESTS_SKIP="$(SKIP)" $(PYTEST) --hypothesis-profile=thorough
 
 .PHONY: slow-extras
@@ -101,6 +106,6 @@ elsewhere:
 		|| echo "Tests of containers and ssh are skipped. Run: sudo apt-get install -y $(ELSEWHERE)"
 
 clean: ## Remove .venv and every cache; runs stay
-	rm -rf $(VENV) .mypy_cache .ruff_cache .import_linter_cache .hypothesis .pytest_cache build dist
+	rm -rf $(VENV) .venv-3.* .mypy_cache .ruff_cache .import_linter_cache .hypothesis .pytest_cache build dist
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 	rm -rf src/*.egg-info

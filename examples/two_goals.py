@@ -1,8 +1,8 @@
-"""A point that goes where its prompt says, and a small network that reads the prompt.
+"""A point that goes where its prompt says, and a small network that sees it and reads the prompt.
 
 The env, the expert and the network of the four commands that docs/training.md begins with: collect,
 clone, improve, evaluate. Both goals begin alike, so that without the prompt nobody does better than
-one half.
+one half; where the point is, the network sees in the picture of a camera alone.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ import hocket
 
 GOALS = {"go to the left": (-0.6, 0.0), "go to the right": (0.6, 0.0)}
 CHUNK, STEPS = 4, 12
+PIXELS = 16
+GRID = np.stack(np.meshgrid(*2 * [np.linspace(-1, 1, PIXELS)]), -1)
 
 
 class TwoGoals(gymnasium.Env[Any, Any]):
@@ -27,7 +29,10 @@ class TwoGoals(gymnasium.Env[Any, Any]):
 
     def __init__(self) -> None:
         place = spaces.Box(-2, 2, (2,), np.float32)
-        self.observation_space = spaces.Dict({"state": place, "prompt": spaces.Text(40)})
+        picture = spaces.Box(0, 255, (PIXELS, PIXELS, 3), np.uint8)
+        self.observation_space = spaces.Dict(
+            {"state": place, "image": picture, "prompt": spaces.Text(40)}
+        )
         self.action_space = spaces.Box(-1, 1, (2,), np.float32)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
@@ -44,7 +49,14 @@ class TwoGoals(gymnasium.Env[Any, Any]):
         return self._see(), -away, False, self._steps == STEPS, {"success": away < 0.12}
 
     def _see(self) -> dict[str, Any]:
-        return {"state": self._place.astype(np.float32), "prompt": self._prompt}
+        spots = np.stack([self._place, *GOALS.values()], -1)
+        away = np.square(GRID[..., None] - spots).sum(2)
+        picture = (255 * np.exp(-20 * away)).astype(np.uint8)
+        return {
+            "state": self._place.astype(np.float32),
+            "image": picture,
+            "prompt": self._prompt,
+        }
 
 
 class Expert:
@@ -61,13 +73,16 @@ class Expert:
 
 
 class TinyVLA(torch.nn.Module):
-    """Reads the prompt by its letters, and answers with a chunk."""
+    """Reads the prompt by its letters, looks at the picture, and answers with a chunk."""
+
+    critic_features = "trunk"
 
     def __init__(self, width: int = 32) -> None:
         super().__init__()
         self.letters = torch.nn.EmbeddingBag(256, width)
+        self.eyes = torch.nn.Linear(PIXELS * PIXELS * 3, width)
         self.trunk = torch.nn.Sequential(
-            torch.nn.Linear(width + 2, 64),
+            torch.nn.Linear(2 * width, 64),
             torch.nn.ReLU(),
             torch.nn.Linear(64, 64),
             torch.nn.ReLU(),
@@ -80,5 +95,5 @@ class TinyVLA(torch.nn.Module):
         ]
         starts = torch.tensor([0, *(len(text) for text in texts[:-1])]).cumsum(0)
         read = self.letters(torch.cat(texts), starts)
-        seen = torch.cat((read, observation["observation/state"].float()), -1)
-        return self.head(self.trunk(seen)).view(-1, CHUNK, 2)
+        looked = self.eyes(observation["observation/image"].flatten(1).float() / 255)
+        return self.head(self.trunk(torch.cat((read, looked), -1))).view(-1, CHUNK, 2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+import traceback
 from collections.abc import Generator, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -35,6 +36,18 @@ def pytest_configure() -> None:
     SIGINT ignored, children inherit that over exec, and Python then installs no handler."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call() -> Generator[None, object, object]:
+    """Let Ctrl-C end the tests, but not a test that plays Ctrl-C and lets it through."""
+    try:
+        return (yield)
+    except KeyboardInterrupt as exc:
+        last = traceback.extract_tb(exc.__traceback__)[-1]
+        if (last.line or "").startswith("raise KeyboardInterrupt"):
+            raise AssertionError(f"KeyboardInterrupt, raised in line {last.lineno}.") from exc
+        raise
 
 
 @pytest.hookimpl(wrapper=True)

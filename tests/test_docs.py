@@ -13,6 +13,8 @@ import pytest
 
 from hocket.cli import EXAMPLES, main
 from support.commands import run_here
+from support.parts import needs_venv
+from support.stock_openpi import free_port
 
 ROOT = Path(__file__).parents[1]
 PAGES = ["README.md", "docs/bring-an-env.md", "docs/bring-a-policy.md"]
@@ -180,3 +182,35 @@ def test_no_link_in_the_documents_is_broken() -> None:
     for page in ALL_PAGES:
         for target in re.findall(r"\]\((?!https?:|#)([^)#\s]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} points to {target}"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@needs_venv("vla-eval")
+def test_each_dialect_gives_a_first_report_in_the_commands_shown(folder: Path) -> None:
+    """Servers are started as shown, by free ports for those of the page."""
+    lines = [
+        line
+        for block in blocks("docs/openpi.md", "sh")
+        for line in block.replace("\\\n", " ").splitlines()
+    ]
+    ports = {"8000": str(free_port()), "8001": str(free_port())}
+    lines = [re.sub(r"\b800[01]\b", lambda found: ports[found[0]], line) for line in lines]
+    (folder / "venvs").symlink_to(ROOT / "venvs")
+    servers, reports = [], 0
+    try:
+        for line in lines:
+            words = shlex.split(line.removesuffix("&"))
+            if words[0] == "hocket":
+                words = [sys.executable, "-m", *words]
+            if line.endswith("&"):
+                servers.append(subprocess.Popen(words, cwd=folder))
+            elif "eval" in words:
+                done = run(folder, *words[1:], "--json", "--lanes", "2")
+                assert json.loads(done.stdout)["overall"]["n"] == 4, line
+                reports += 1
+    finally:
+        for server in servers:
+            server.kill()
+            server.wait()
+    assert (len(servers), reports) == (2, 5)

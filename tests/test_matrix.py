@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import pytest
 
 import hocket
+from hocket.exports.collect import CollectConfig, collect
 from hocket.runs.checks.check import run_check
-from hocket.runs.export.collect import CollectConfig, collect
 from hocket.serve.backend import PolicyBackend, PolicyOptions
 from hocket.serve.metrics import Metrics
 from support.interpreters import SIMULATORS, interpreter

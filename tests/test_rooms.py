@@ -86,8 +86,8 @@ def test_the_quick_tests_pass_without_each_room(room: str, tmp_path: Path) -> No
         (["work", "--help"], "machines"),
         (["watch", "runs"], "watch"),
         (["serve", "--policy", "zero"], "serve"),
-        (["export", "runs"], "runs.export"),
-        (["collect", "--help"], "runs.export"),
+        (["export", "runs"], "exports"),
+        (["collect", "--help"], "exports"),
         ([*TOY, "--policy", "actor"], "train"),
         ([*TOY, "--policy", "sidecar:zero"], "serve"),
         ([*TOY, "--policy", "zero", "--machines", "local:2"], "machines"),
@@ -96,7 +96,7 @@ def test_the_quick_tests_pass_without_each_room(room: str, tmp_path: Path) -> No
         ([*TOY, "--policy", "zero", "--watch", "--dry-run"], "watch"),
         ([*TOY, "--policy", "zero", "--reader", "otlp"], "telemetry"),
         ([*TOY, "--policy", "zero", "--reader", "trackio"], "train"),
-        ([*TOY[:-1], "modal", "--policy", "zero"], "workers.cloud"),
+        ([*TOY[:-1], "modal", "--policy", "zero"], "cloud"),
     ],
 )
 def test_what_is_missing_is_said_in_words(

@@ -2,7 +2,7 @@
 
     python tools/lerobot_table.py
 
-Needs venvs/lerobot, and adds what venvs/lerobot-0.6 finds where that is there (hocket venv).
+Needs venvs/lerobot, and adds what venvs/lerobot-0.4 finds where that is there (hocket venv).
 """
 
 from __future__ import annotations
@@ -22,19 +22,18 @@ from adapters.policies.test_lerobot import CHECKS_04, CHECKS_06  # noqa: E402
 from hocket.adapters.policies.lerobot.folder import REFUSED  # noqa: E402
 
 DOCUMENT = ROOT / "docs" / "lerobot.md"
-VENVS = {"0.4.4": ("lerobot", CHECKS_04), "0.6.1": ("lerobot-0.6", CHECKS_06)}
+VENVS = {"0.4.4": ("lerobot-0.4", CHECKS_04), "0.6.1": ("lerobot", CHECKS_06)}
 BATCHED = {
     "tdmpc": "row by row: its planner draws across the batch",
     "sac": "one batch at every step",
     "gaussian_actor": "one batch at every step",
     "act": "one batch; with its ensemble at every step",
+    "fastwam": "row by row, as its class does itself",
 }
 WHY_NOT = {
-    "groot": "its class builds itself around weights of the hub",
-    "wall_x": "its class builds itself around weights of the hub",
-    "pi0": "LeRobot 0.4 needs a patched transformers; see below",
-    "pi05": "LeRobot 0.4 needs a patched transformers; see below",
-    "pi0_fast": "LeRobot 0.4 needs a patched transformers; see below",
+    "groot": "asked, never run: it is built around Qwen3-VL and GR00T N1.7 of the hub",
+    "molmoact2": "asked, never run: it is built around a checkpoint of Ai2's on the hub",
+    "wall_x": "asked, never run: it is built around wall-oss-flow of the hub, in bfloat16",
     **{kind: f"refused: {why}" for kind, why in REFUSED.items()},
 }
 

@@ -26,7 +26,8 @@ import numpy as np
 from engine import Rolled, roll
 from hocket.adapters.envs.mjx import TASKS
 from hocket.core.contracts.batched import RowSteps
-from hocket.core.data import Actions, Array, Batch, TaskInfo
+from hocket.core.data import Actions, Array, Batch
+from hocket.core.specs import TaskInfo
 from sleeper import SleepingPolicy
 
 CHUNK = 16
@@ -103,7 +104,7 @@ class TorchPush:
     def __init__(self, *, max_batch: int, width: int = 1024) -> None:
         import torch
 
-        from hocket.core.data import PolicySpec
+        from hocket.core.specs import PolicySpec
 
         self._torch = torch
         self._device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -11,7 +11,8 @@ import gymnasium
 import numpy as np
 
 from hocket.core.contracts.batched import RowSteps
-from hocket.core.data import Actions, Array, Batch, PolicySpec, TaskInfo
+from hocket.core.data import Actions, Array, Batch
+from hocket.core.specs import PolicySpec, TaskInfo
 
 KEY = "observation/state"
 

@@ -8,7 +8,8 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from hocket.core.data import Array, Batch, PolicySpec
+from hocket import PolicySpec
+from hocket.core.data import Array, Batch
 
 LENGTH = 400
 

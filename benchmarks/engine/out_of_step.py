@@ -26,8 +26,9 @@ import numpy as np
 from families import Setting
 from hocket.core import plugins
 from hocket.core.contracts.runtime import WorkerSpec
-from hocket.core.data import Array, Batch, PolicySpec, Ref, Trial
+from hocket.core.data import Array, Batch, Ref, Trial
 from hocket.core.events import BatchInferred, ChunksExecuted, Event
+from hocket.core.specs import PolicySpec
 from hocket.engine.batches import BatchConfig, Batches
 from hocket.engine.chunk_rules import make_rule
 from hocket.engine.config import EngineConfig

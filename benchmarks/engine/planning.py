@@ -22,7 +22,8 @@ import numpy as np
 
 import hocket
 from hocket.core import events
-from hocket.core.data import Array, Batch, PolicySpec
+from hocket.core.data import Array, Batch
+from hocket.core.specs import PolicySpec
 from hocket.engine.scheduling.model import ChunkWork, plan
 from overhead import Clock
 

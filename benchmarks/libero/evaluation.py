@@ -28,7 +28,7 @@ from hocket.runs.assembly import Assembly
 from hocket.runs.config import EvalConfig
 from hocket.runs.run import Run
 from hocket.system import machine
-from hocket.workers.fleet import Fleets
+from hocket.workers.lending import Fleets
 from others import Others, worker_memory
 
 ROOT = Path(__file__).parents[2]

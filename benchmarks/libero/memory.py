@@ -17,7 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
-from hocket.core.data import Actions, Batch, PolicySpec
+from hocket.core.data import Actions, Batch
+from hocket.core.specs import PolicySpec
 from hocket.runs.assembly import Assembly
 from hocket.runs.config import EvalConfig
 from hocket.runs.probe import Probe, probe

@@ -48,7 +48,7 @@ from hocket.core.data import Outcome, Ref, Trial
 from hocket.engine.garbage import gc_frozen
 from hocket.machines import protocol
 from hocket.machines.driver import Driver
-from hocket.machines.leasing.leases import LeaseId
+from hocket.machines.leasing.entries import LeaseId
 from hocket.machines.rows import packed_rows
 from hocket.machines.server import LATER_S, TURN_S
 from hocket.records.chunks import ChunkRow
@@ -229,13 +229,13 @@ class Simulation:
         self.at(0.1, self.tick)
 
     def post(self, site: str, message: protocol.Message) -> None:
-        self.at(DELAY_S, self.hear, site, protocol.pack([message]))
+        self.at(DELAY_S, self.hear, site, [protocol.pack(message)])
 
     def say(self, site: SimulatedSite, *messages: protocol.Message) -> None:
-        self.at(DELAY_S, self.deliver, site.name, protocol.pack(messages))
+        self.at(DELAY_S, self.deliver, site.name, list(map(protocol.pack, messages)))
 
-    def deliver(self, name: str, data: bytes) -> None:
-        for message in protocol.unpack(data):
+    def deliver(self, name: str, data: list[bytes]) -> None:
+        for message in map(protocol.unpack, data):
             self.driver.hear(name, message, self.now)
         due = self.now + (TURN_S if self.driver.is_awaited(name) else LATER_S)
         if due < self.turn_at:
@@ -277,11 +277,11 @@ class Simulation:
             self.say(site, protocol.Beat(self.now, [0, 0, 0, 0, 0.0, 0.0], (0, 0), "running"))
             self.at(2.0, self.beat, site)
 
-    def hear(self, name: str, data: bytes) -> None:
+    def hear(self, name: str, data: list[bytes]) -> None:
         site = self.sites[name]
         if site.died is not None:
             return
-        (message,) = protocol.unpack(data)
+        (message,) = map(protocol.unpack, data)
         if isinstance(message, protocol.Leased):
             site.waiting.extend(LeaseId(*lease[:2]) for lease in message.leases)
             self.begin(site)

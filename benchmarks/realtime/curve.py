@@ -19,7 +19,7 @@ import torch
 from metaworld.policies import ENV_POLICY_MAP
 
 from hocket.adapters.envs.metaworld import MetaWorld
-from hocket.core.data import ArraySpec
+from hocket.core.specs import ArraySpec
 from hocket.results.comparing.compare import compare_runs
 from hocket.results.comparing.side import Side
 from hocket.results.report import Report

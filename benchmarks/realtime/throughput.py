@@ -26,7 +26,8 @@ from gymnasium import spaces
 
 import hocket
 from hocket.core import events
-from hocket.core.data import Batch, PolicySpec
+from hocket.core.data import Batch
+from hocket.core.specs import PolicySpec
 
 STEP_S, LENGTH = 0.01, 640
 CASES = [(0.08, 8), (0.04, 8), (0.16, 16), (0.08, 16)]

@@ -37,7 +37,7 @@ WRITERS = (("h264", "streaming"), ("h264", "png"), ("libsvtav1", "png"))
 _MEASURE = """
 import json, resource, sys, time
 from pathlib import Path
-from hocket.runs.export import export_run
+from hocket.exports import export_run
 began, before = time.monotonic(), time.process_time()
 export_run(Path(sys.argv[1]), "lerobot", Path(sys.argv[2]))
 seconds = time.monotonic() - began

@@ -28,7 +28,7 @@ from pathlib import Path
 import numpy as np
 
 from hocket.core.contracts.recorder import AttemptStart, StepRecord
-from hocket.core.data import Chunk, Episode, Outcome, TaskInfo, Trial
+from hocket.core.data import Chunk, Episode, Outcome, Trial
 from hocket.core.events import (
     AttemptsBegan,
     BatchInferred,
@@ -36,6 +36,7 @@ from hocket.core.events import (
     EpisodesSealed,
     RunEnded,
 )
+from hocket.core.specs import TaskInfo
 from hocket.records.chunks import ChunkRows, load_chunks
 from hocket.records.ledger.ledger import Ledger
 from hocket.records.ledger.view import LedgerView

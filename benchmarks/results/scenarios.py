@@ -14,8 +14,10 @@ from scipy.stats import norm
 
 from hocket.core.data import Array
 from hocket.results import stats
-from hocket.results.comparing import paired
+from hocket.results.comparing import paired, tango
 from hocket.results.comparing.sequential import PairedSequentialTest, Stake
+from hocket.results.grouping import Grouping
+from hocket.results.scores import rate_of_trials
 
 TASKS, ROUNDS, LEVEL, ALPHA = 10, 50, 0.95, 0.05
 STAKES: tuple[Stake, ...] = ("pairs", "rounds")
@@ -31,14 +33,36 @@ class Together:
     correlation: float
     """Of the latent ease of two tasks' trials in one round, for the same policy."""
 
+    rounds: int = ROUNDS
+
     def play(self, rng: np.random.Generator) -> tuple[Array, Array]:
         """Successes `[rounds, tasks]` of both."""
         won = []
         for rate in (self.a, self.b):
-            shared, own = rng.normal(size=(ROUNDS, 1)), rng.normal(size=(ROUNDS, TASKS))
+            shared, own = rng.normal(size=(self.rounds, 1)), rng.normal(size=(self.rounds, TASKS))
             ease = np.sqrt(self.correlation) * shared + np.sqrt(1 - self.correlation) * own
             won.append(ease < norm.ppf(rate))
         return won[0], won[1]
+
+
+def shared_starts(case: Together, runs: int, rng: np.random.Generator) -> dict[str, float]:
+    """The share of runs whose intervals hold a's rate and the difference, by what hocket reports;
+    beside them the shares if no start were shared."""
+    held = dict.fromkeys(("rate", "plain_rate", "difference", "plain_difference"), 0)
+    trials = np.arange(case.rounds * TASKS)
+    for _ in range(runs):
+        a, b = (won.ravel().astype(float) for won in case.play(rng))
+        for name, independent in (("", False), ("plain_", True)):
+            grouping = Grouping.of(trials % TASKS, trials // TASKS, independent=independent)
+            rate = rate_of_trials(a, grouping.tasks, trials // TASKS, independent=independent)
+            difference = paired.rate_difference(a, b, grouping, level=LEVEL)
+            for what, interval, truth in (
+                ("rate", rate.interval, case.a),
+                ("difference", difference.interval, case.a - case.b),
+            ):
+                assert interval is not None
+                held[name + what] += interval.low <= truth <= interval.high
+    return {name: count / runs for name, count in held.items()}
 
 
 def correlated_starts(case: Together, runs: int, rng: np.random.Generator) -> Figures:
@@ -71,6 +95,11 @@ def uneven_tasks(
     rows = np.split(np.arange(n.sum()), np.cumsum(n)[:-1])
     held = dict.fromkeys(("rate", "difference", "pooled_rate", "pooled_difference"), 0)
     width = 0.0
+    trials = np.arange(n.sum())
+    grouping, pooled = (
+        Grouping.of(np.repeat(np.arange(len(n)), n), trials),
+        Grouping.of(0 * trials, trials),
+    )
     for _ in range(runs):
         won_a, won_b = (rng.random(n.sum()) < np.repeat(each, n) for each in (a, b))
         wins = [int(won_a[some].sum()) for some in rows]
@@ -80,11 +109,11 @@ def uneven_tasks(
             "rate": (stats.rate_of_tasks(tasks, level=LEVEL).interval, a.mean()),
             "pooled_rate": (stats.wilson(sum(wins), int(n.sum()), level=LEVEL), a.mean()),
             "difference": (
-                paired.rate_difference(left, right, strata=rows, level=LEVEL).interval,
+                paired.rate_interval(left - right, grouping, LEVEL),
                 (a - b).mean(),
             ),
             "pooled_difference": (
-                paired.rate_difference(left, right, level=LEVEL).interval,
+                paired.rate_interval(left - right, pooled, LEVEL),
                 (a - b).mean(),
             ),
         }
@@ -127,12 +156,11 @@ def after_stopping(case: Together, bets_on: Stake, runs: int, rng: np.random.Gen
         only_a, only_b = looks.look.only_a, looks.look.only_b
         if looks.look.decision != "undecided":
             found.append((only_a - only_b) / pairs)
-        ordinary, own = paired.bonett_price(only_a, only_b, pairs, level=LEVEL), looks.interval()
-        assert ordinary is not None
+        ordinary, own = tango.interval(only_a, only_b, pairs, level=LEVEL), looks.interval()
         assert own is not None
         held += ordinary.low <= truth <= ordinary.high
         bets += own.low <= truth <= own.high
-        below += paired.mcnemar(only_a, only_b) <= ALPHA
+        below += tango.p_value(only_a, only_b, pairs) <= ALPHA
         valid += (looks.look.p_value or 0.0) <= ALPHA
     return {
         "found": float(np.mean(found)) if found else None,

@@ -29,7 +29,8 @@ from websockets.sync.client import connect
 from websockets.sync.server import ServerConnection, serve
 
 from hocket.core.codec import pack, unpack
-from hocket.core.data import Actions, ArraySpec, Batch, PolicySpec
+from hocket.core.data import Actions, Batch
+from hocket.core.specs import ArraySpec, PolicySpec
 from hocket.serve.backend import PolicyBackend, PolicyOptions
 from hocket.serve.metrics import Metrics
 from hocket.serve.server import PolicyServer, ServeOptions

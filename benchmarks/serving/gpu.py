@@ -24,7 +24,8 @@ import numpy as np
 import clients
 from hocket.adapters.policies.torch import TorchPolicy
 from hocket.core.codec import pack
-from hocket.core.data import ArraySpec, Batch, Row, Trial
+from hocket.core.data import Batch, Row, Trial
+from hocket.core.specs import ArraySpec
 from hocket.serve.backend import PolicyBackend, PolicyOptions
 from hocket.serve.metrics import Metrics
 from hocket.serve.server import PolicyServer, ServeOptions

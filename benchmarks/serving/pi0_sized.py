@@ -100,25 +100,38 @@ class Pi0Sized(nn.Module):
         self.time_in, self.action_out = nn.Linear(1, 1024), nn.Linear(1024, ACTION)
 
     def forward(self, observation: dict[str, Tensor], noise_seeds: Tensor) -> Tensor:
+        actions = _noise(noise_seeds, self.words.dtype)
+        memory = self.prefix(observation)
+        for step in range(STEPS):
+            actions = self.step(observation, memory, actions, step)
+        return actions
+
+    def prefix(self, observation: dict[str, Tensor], text: int = TEXT) -> list[Tensor]:
+        """What the decoder remembers of images and `text` tokens, layer by layer."""
         images = torch.stack([observation[key] for key in self.cameras], 1)
         batch = len(images)
         kind = self.words.dtype
         pixels = images.flatten(0, 1).permute(0, 3, 1, 2).to(kind) / 127.5 - 1
         seen = self.vision(pixels).reshape(batch, -1, 2048)
-        x = torch.cat([seen, self.words.expand(batch, -1, -1)], 1)
+        words = self.words[:1].expand(text, -1) if text > TEXT else self.words[:text]
+        x = torch.cat([seen, words.expand(batch, -1, -1)], 1)
         memory = []
         for layer in self.decoder:
             x, kv = layer(x, None)
             memory.append(kv)
+        return memory
+
+    def step(
+        self, observation: dict[str, Tensor], memory: list[Tensor], actions: Tensor, step: int
+    ) -> Tensor:
+        """The actions after one more step of the flow."""
+        kind, batch = self.words.dtype, len(actions)
         state = self.state_in(observation["observation/state"].to(kind))[:, None]
-        actions = _noise(noise_seeds, kind)
-        for step in range(STEPS):
-            moment = torch.full((batch, 1, 1), 1.0 - step / STEPS, dtype=kind, device=x.device)
-            x = torch.cat([state, self.action_in(actions) + self.time_in(moment)], 1)
-            for layer, kv in zip(self.expert, memory, strict=True):
-                x, _ = layer(x, kv)
-            actions = actions - self.action_out(x[:, 1:]) / STEPS
-        return actions
+        moment = torch.full((batch, 1, 1), 1.0 - step / STEPS, dtype=kind, device=actions.device)
+        x = torch.cat([state, self.action_in(actions) + self.time_in(moment)], 1)
+        for layer, kv in zip(self.expert, memory, strict=True):
+            x, _ = layer(x, kv)
+        return actions - self.action_out(x[:, 1:]) / STEPS
 
 
 def _noise(seeds: Tensor, kind: torch.dtype) -> Tensor:

@@ -24,7 +24,8 @@ import tyro
 
 import hocket
 from hocket.adapters.envs.metaworld import MetaWorld
-from hocket.core.data import ArraySpec, Batch, Row, Trial, noise_seed
+from hocket.core.data import Batch, Row, Trial, noise_seed
+from hocket.core.specs import ArraySpec
 from hocket.train.collect.policy import CollectingPolicy
 from hocket.train.networks.actor import ChunkActor
 from hocket.train.networks.contract import Shapes
@@ -58,7 +59,7 @@ def collecting_policy(setup: Benchmark) -> CollectingPolicy:
         cameras=(IMAGE,),
     )
     network = ChunkActor(shapes, ActorConfig(chunk_length=setup.chunk, images=True))
-    policy = CollectingPolicy(network, shapes, is_deterministic=lambda _: False)
+    policy = CollectingPolicy(network, shapes, evaluated_as=lambda _: None)
     policy.limit(setup.lanes)
     return policy
 

@@ -24,8 +24,8 @@ import torch
 import tyro
 
 import hocket
+from hocket.exports.collect import CollectConfig, collect
 from hocket.runs.config import EvalConfig
-from hocket.runs.export.collect import CollectConfig, collect
 from hocket.system import machine
 from hocket.train.config import TrainConfig
 from hocket.train.loop import train

@@ -24,7 +24,8 @@ import torch
 import tyro
 from torch import Tensor, nn
 
-from hocket.core.data import ArraySpec, Trial
+from hocket.core.data import Trial
+from hocket.core.specs import ArraySpec
 from hocket.train.algorithms.ppo import PPO
 from hocket.train.algorithms.ranks import Ranks
 from hocket.train.algorithms.ratios import RatioRule

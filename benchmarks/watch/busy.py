@@ -9,7 +9,8 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from hocket.core.data import Array, Batch, PolicySpec
+from hocket.core.data import Array, Batch
+from hocket.core.specs import PolicySpec
 
 STEP_S, LENGTH, PIXELS = 0.002, 200, 128
 

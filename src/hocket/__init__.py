@@ -7,22 +7,17 @@ in a shell: no torch, no scipy, no simulator.
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
+
+if sys.platform == "win32":
+    sys.exit("hocket does not run on Windows itself: install it in WSL (wsl --install).")
 
 if TYPE_CHECKING:
     from hocket.core.contracts.env import Suite
     from hocket.core.contracts.policy import Policy
-    from hocket.core.data import (
-        Actions,
-        ArraySpec,
-        Batch,
-        Episode,
-        Outcome,
-        PolicySpec,
-        Row,
-        TaskInfo,
-        Trial,
-    )
+    from hocket.core.data import Actions, Batch, Episode, Outcome, Row, Trial
+    from hocket.core.specs import ArraySpec, PolicySpec, TaskInfo
     from hocket.engine.replay import ChunkReplay
     from hocket.errors import HocketError
     from hocket.results.report import Report
@@ -37,7 +32,7 @@ BUILTIN = "hocket.adapters.builtin:BUILTIN"
 
 _HOME = {
     "Actions": "core.data",
-    "ArraySpec": "core.data",
+    "ArraySpec": "core.specs",
     "Batch": "core.data",
     "ChunkReplay": "engine.replay",
     "Episode": "core.data",
@@ -45,12 +40,12 @@ _HOME = {
     "HocketError": "errors",
     "Outcome": "core.data",
     "Policy": "core.contracts.policy",
-    "PolicySpec": "core.data",
+    "PolicySpec": "core.specs",
     "Report": "results.report",
     "Row": "core.data",
     "Suite": "core.contracts.env",
     "Suspendable": "workers.rows.suspendable",
-    "TaskInfo": "core.data",
+    "TaskInfo": "core.specs",
     "Trial": "core.data",
     "evaluate": "runs.evaluation",
     "resume": "runs.evaluation",

@@ -10,6 +10,7 @@ HocketError
 ├── SpecMismatchError       env and policy do not fit each other; names the key
 ├── EnvError                an env broke its contract
 │   ├── SecondResetError    an env could not be reset twice in a row
+│   ├── OutcomeError        what an env tells is no outcome; it ends the run
 │   ├── ObservationError    a key is missing, or changed its shape or dtype
 │   ├── SuspensionError     rows of a batched simulator cannot wait without moving
 │   └── ActionSpaceError    the action space cannot be driven
@@ -69,8 +70,17 @@ class SecondResetError(EnvError):
     """An env could not be reset twice in a row, which is asked only to look at its starts."""
 
 
+class OutcomeError(EnvError):
+    """What an env tells in `info` is neither an outcome nor a score. Every trial would say so, and
+    none of them may count: it ends the run."""
+
+
 class ObservationError(EnvError):
     """An observation lacks a key, or a key changed its shape or dtype."""
+
+
+class RecorderError(HocketError):
+    """What records an episode raised something."""
 
 
 class SuspensionError(EnvError):

@@ -17,9 +17,9 @@ ROOMS: Mapping[str, str] = {
     "machines": "Running on several machines (hocket work, --machines)",
     "watch": "Watching a run (hocket watch, --watch)",
     "serve": "Serving a policy (hocket serve, and sidecar policies)",
-    "runs.export": "Exporting a run (hocket export, hocket collect)",
+    "exports": "Exporting a run (hocket export, hocket collect)",
     "telemetry": "Sending a run to a collector (--reader otlp)",
-    "workers.cloud": "Running on rented machines (--runtime modal, --runtime daytona)",
+    "cloud": "Running on rented machines (--runtime modal, --runtime daytona)",
 }
 """What each room is for, by its folder."""
 

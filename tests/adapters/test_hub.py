@@ -32,9 +32,11 @@ except HocketError as exc:
 FILES = {"config.json": json.dumps({"type": "act"}).encode(), "evil.pkl": b"no", "a.bin": b"no"}
 
 
-def fetch(home: Path, name: str, endpoint: str, **variables: str) -> str:
+def fetch(
+    home: Path, name: str, endpoint: str, *words: str, code: str = FETCH, **variables: str
+) -> str:
     done = subprocess.run(
-        [str(PYTHON), "-c", FETCH, name],
+        [str(PYTHON), "-c", code, name, *words],
         env={
             **os.environ,
             "PYTHONPATH": f"{ROOT / 'src'}",
@@ -95,6 +97,13 @@ class TestWithTheLibrary:
             assert not any("evil" in path or "a.bin" in path for path in asked)
         again = fetch(tmp_path, "user/model@main", endpoint, HF_HUB_OFFLINE="1")
         assert Path(again) == folder, "from the cache, with nobody there to ask"
+
+    def test_a_second_checkpoint_is_fetched_by_the_same_process(self, tmp_path: Path) -> None:
+        again = "import shutil; print(find_folder(sys.argv[1])); shutil.rmtree(sys.argv[2])"
+        with serve_model("user/model", FILES) as (endpoint, _):
+            code = FETCH + again + FETCH
+            found = fetch(tmp_path, "user/model@main", endpoint, str(tmp_path), code=code)
+        assert found.endswith(COMMIT)
 
     def test_what_cannot_be_fetched_is_told(self, tmp_path: Path) -> None:
         with serve_model("user/model", FILES) as (endpoint, _):

@@ -14,7 +14,7 @@ from PIL import Image
 
 from hocket.adapters.policies.mapping import BUILTIN, check_env, open_mapping
 from hocket.adapters.policies.mapping.rules import parse_mapping, resize, resize_with_pad
-from hocket.core.data import ActionSpec, ArraySpec, EnvSpec, TaskInfo
+from hocket.core.specs import ActionSpec, ArraySpec, EnvSpec, TaskInfo
 from hocket.errors import (
     ChunkShapeError,
     ConfigError,
@@ -270,3 +270,22 @@ def test_env_that_cannot_feed_a_mapping_is_refused_by_the_key() -> None:
         check_env(mapping, "droid", env_spec(tuple(DROID)[:1], 8))
     with pytest.raises(SpecMismatchError, match=r"8 numbers a step.*takes 4"):
         check_env(mapping, "droid", env_spec(tuple(DROID), 4))
+
+
+def test_bridge_actions_turn_as_simplerenv_turns_them() -> None:
+    """The numbers are transforms3d's euler2axangle."""
+    mapping = open_mapping("bridge")
+    chunk = np.array([[0.01, 0.0, 0.0, 0.1, 0.2, 0.3, 0.9], [0.0] * 6 + [0.5]])
+    actions = mapping.actions(chunk)
+    np.testing.assert_allclose(actions[0, 3:6], [0.06892461, 0.21322593, 0.28874894], atol=1e-8)
+    np.testing.assert_allclose(actions[:, [0, 6]], [[0.01, 1.0], [0.0, -1.0]])
+    assert not actions[1, :6].any()
+
+
+def test_bridge_is_sent_the_whole_picture_stretched_and_eight_numbers() -> None:
+    picture = np.full((480, 640, 3), 7, np.uint8)
+    seen = {"observation/image": picture, "observation/state": np.arange(8.0)}
+    request = open_mapping("bridge").request(seen, "put carrot on plate")
+    assert request["observation/primary_image"].shape == (224, 224, 3)
+    assert (request["observation/primary_image"] == 7).all()
+    assert request["prompt"] == "put carrot on plate"

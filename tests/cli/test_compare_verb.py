@@ -26,7 +26,8 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_verdict_is_said_in_words(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", "a", "b"]) == OK
     said = capsys.readouterr().out
-    assert "a is better at n = 12 pairs (exact McNemar, p = 0.031)." in said
+    # Six seeds, and both tasks alike at each.
+    assert "Undecided at n = 12 pairs (Tango's score test by seed, p = 0.14)" in said
     assert "a: a (new)" in said
     assert "+50.0" in said
 
@@ -69,3 +70,7 @@ def test_report_of_a_killed_run_is_made_from_its_ledger(
     assert "INCOMPLETE: 5 of 12 trials" in capsys.readouterr().out
     assert json.loads((runs / "killed" / "report.json").read_text())["overall"]["errors"] == 2
     assert "5 of 12 planned trials" in (runs / "killed" / "report.html").read_text()
+    assert not (runs / "killed" / "bundle.html").exists()
+    assert main(["report", "killed", "--bundle", "--bundle-mb", "3"]) == OK
+    assert "Bundle: killed/bundle.html" in capsys.readouterr().out
+    assert "5 of 12 planned trials" in (runs / "killed" / "bundle.html").read_text()

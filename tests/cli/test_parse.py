@@ -128,7 +128,7 @@ def test_a_file_gives_what_flags_do_not_and_flags_override_it(tmp_path: Path) ->
     file = tmp_path / "run.yaml"
     file.write_text(
         f"env: [{SMALL}]\npolicy: {PICKY}\nepisodes: 3\nseed: 7\nworker_memory: 1024\n"
-        "env_config: {render: fast, size: 5}\npolicy_config: {path: p}\nabout: {format: 3}\n"
+        "env_config: {render: fast, size: 5}\npolicy_config: {path: p}\nabout: {format: 4}\n"
     )
     parsed = parse(["--config", str(file), "--seed", "8", "--env.render", "full"])
     assert parsed.config["episodes"] == 3

@@ -47,7 +47,8 @@ def test_numbers_of_a_run_take_the_place_of_flags(
         "chunks": 1000,
         "batches": 250,
         "policy_busy": 0.5,
-        "cores_busy": 0.8,
+        "cores_busy": 0.1,  # envs that sleep take time, and no core
+        "worked_s": 320.0,
         "wall_s": 100.0,
         "lanes": 8,
         "cores": 4,

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
+import importlib
+import shutil
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +17,9 @@ import pytest
 
 from hocket.cli import main
 from hocket.system.venvs import build
-from hocket.system.venvs.table import VENVS, Venv
+from hocket.system.venvs.table import PINS, VENVS, Venv
 from support import parts
+from support.parts import ROOT
 
 HERE = f"{sys.version_info[0]}.{sys.version_info[1]}"
 EMPTY = Venv(about="nothing", python=HERE, flag="--env-python", packages=())
@@ -50,7 +56,10 @@ def test_words_that_would_be_forgotten_are_refused(
     assert not list(tmp_path.iterdir())
 
 
-def test_every_row_names_pins_and_is_built_by_its_own_pip() -> None:
+def test_every_row_names_pins_and_is_built_by_its_own_pip(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "CPU_TORCH", tmp_path / "only in a clone")
     for venv in VENVS.values():
         create, *installs = build.commands(venv, Path("venvs/it"), "python", "pins.txt")
         assert create == ["python", "-m", "venv", "--clear", "venvs/it"]
@@ -59,6 +68,44 @@ def test_every_row_names_pins_and_is_built_by_its_own_pip() -> None:
             assert command[command.index("--constraint") + 1] == "pins.txt"
         assert ("--no-deps" in installs[-1]) == bool(venv.bare)
         assert not any("://" in package for package in (*venv.packages, *venv.bare))
+
+
+def test_in_a_clone_torch_is_installed_first_and_without_what_only_a_gpu_needs() -> None:
+    first = build.commands(VENVS["lerobot"], Path("venvs/it"), "python", "pins.txt")[1]
+    assert first[1:] == [str(ROOT / "tools" / "cpu_torch.py"), "venvs/it/bin/python", PINS[0]]
+    assert Path(first[1]).exists()
+    assert len(build.commands(VENVS["gym"], Path("venvs/it"), "python", "pins.txt")) == 2
+
+
+@pytest.mark.skipif(not (shutil.which("cc") and shutil.which("readelf")), reason="no C compiler")
+def test_a_library_is_loaded_with_a_stand_in_for_one_that_is_not_there(tmp_path: Path) -> None:
+    sys.path.insert(0, str(ROOT / "tools"))
+    try:
+        cpu_torch = importlib.import_module("cpu_torch")
+    finally:
+        sys.path.pop(0)
+    for name, code in {
+        "needed": "int cublasAsk(void) { return 1; } int other(void) { return 2; }",
+        "asks": "int cublasAsk(void); int other(void); int (*kept)(void) = other;"
+        "int ask(void) { return cublasAsk(); }",
+    }.items():
+        (tmp_path / f"{name}.c").write_text(code)
+    (tmp_path / "versions").write_text("libneeded.so.1 { other; };")
+    cc = ["cc", "-shared", "-fPIC", "-Wl,-z,now", f"-L{tmp_path}", f"-Wl,-rpath,{tmp_path}"]
+    needed, asks = tmp_path / "libneeded.so.1", tmp_path / "libasks.so"
+    script = f"-Wl,--version-script,{tmp_path}/versions"
+    run = functools.partial(subprocess.run, check=True)
+    run([*cc, "-Wl,-soname,libneeded.so.1", script, "-o", needed, tmp_path / "needed.c"])
+    run([*cc, "-o", asks, tmp_path / "asks.c", "-l:libneeded.so.1"])
+    needed.unlink()
+    with pytest.raises(OSError, match=r"libneeded\.so\.1"):
+        ctypes.CDLL(str(asks))
+    missing = cpu_torch.lacking(tmp_path)
+    assert missing == {"libneeded.so.1": {"libneeded.so.1": {"other"}, "": {"cublasAsk"}}}
+    for name, functions in missing.items():
+        cpu_torch.make(tmp_path, name, functions)
+    assert ctypes.CDLL(str(asks)).ask() == cpu_torch.NO_DEVICE
+    assert cpu_torch.lacking(tmp_path) == {}
 
 
 def test_a_version_that_is_not_found_says_how_to_name_one(

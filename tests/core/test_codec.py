@@ -124,3 +124,27 @@ def test_requests_survive_the_wire(request: dict[str, object]) -> None:
             assert np.array_equal(found[key], value, equal_nan=value.dtype.kind == "f")
         else:
             assert found[key] == value
+
+
+@pytest.mark.parametrize(
+    ("dtype", "data"),
+    [
+        ("<U1", b"\xff" * 4),
+        (">U1", b"\x7f\0\0\0"),
+        ("<01", bytes(4)),
+        ("f4,f4", bytes(8)),
+        ("<a1", b"x"),
+    ],
+    ids=repr,
+)
+def test_arrays_that_numpy_would_stumble_over_are_refused(dtype: str, data: bytes) -> None:
+    array = {b"__ndarray__": True, b"data": data, b"dtype": dtype, b"shape": [1]}
+    with pytest.raises(WireError, match="cannot be read"):
+        unpack(msgpack.packb({"x": array}))
+
+
+@pytest.mark.parametrize(("value", "dtype"), [(1e308, "<f4"), (300, "|u1"), ("x", "<f4")])
+def test_a_number_that_its_dtype_does_not_hold_is_refused(value: object, dtype: str) -> None:
+    number = {b"__npgeneric__": True, b"data": value, b"dtype": dtype}
+    with pytest.raises(WireError, match="cannot be read"):
+        unpack(msgpack.packb({"x": number}))

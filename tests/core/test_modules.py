@@ -51,7 +51,7 @@ def test_a_file_never_hides_an_installed_module_of_its_name(folder: Path) -> Non
     [
         ("import no_such_thing\n", "ModuleNotFoundError: No module named 'no_such_thing'"),
         ("def broken(:\n", "SyntaxError"),
-        ("x = 1\nraise ValueError('too cold')\n", "mine_here.py:2: raise ValueError"),
+        ("x = 1\nraise ValueError('too cold')\n", 'mine_here.py", line 2'),
         ("import sys\nsys.exit(3)\n", "SystemExit: 3"),
     ],
 )
@@ -63,7 +63,7 @@ def test_a_module_that_cannot_be_imported_is_told_with_its_line(
     with pytest.raises(UnimportableError) as caught:
         found(name)
     assert says in str(caught.value)
-    assert "mine_here.py:" in str(caught.value)
+    assert "mine_here.py" in str(caught.value)
     assert "importlib" not in str(caught.value)
 
 
@@ -72,7 +72,7 @@ def test_a_module_that_cannot_be_imported_is_told_with_its_line(
     [
         ("nowhere.py:Env", "There is no file 'nowhere.py'"),
         ("here.py:Evn", r"has no attribute 'Evn'\. Did you mean 'Env'\?"),
-        ("here.py", "No env is called 'here.py'"),
+        ("here.py", "Say which env of here.py is meant, after a colon: here.py:Env"),
         ("here.nothing:Env", "cannot be imported"),
     ],
 )

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hocket.core.data import ArraySpec, Batch, PolicySpec, Row
+from hocket.core.data import Batch, Row
+from hocket.core.specs import ArraySpec, PolicySpec
 from hocket.engine.replay import ChunkReplay
 from hocket.errors import (
     ChunkShapeError,

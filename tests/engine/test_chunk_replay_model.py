@@ -11,7 +11,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from hocket.core.data import Batch, PolicySpec, Trial, noise_seed
+from hocket.core.data import Batch, Trial, noise_seed
+from hocket.core.specs import PolicySpec
 from hocket.engine.replay import ChunkReplay
 
 FAILURES = [RuntimeError, KeyboardInterrupt, ConnectionResetError, SystemExit, EOFError]

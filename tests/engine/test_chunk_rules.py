@@ -23,10 +23,11 @@ def ensemble_by_definition(history: list[tuple[int, Any]], step: int, coefficien
     """ACT: the chunks that predict a step, oldest first, weigh exp(-m * i)."""
     predictions = [made[step - at] for at, made in history if at <= step < at + len(made)]
     weights = [math.exp(-coefficient * i) for i in range(len(predictions))]
-    total = np.zeros_like(predictions[0])
+    total, weighed = np.zeros_like(predictions[0]), 0.0
     for weight, prediction in zip(weights, predictions, strict=True):
         total = total + weight * prediction
-    return total / sum(weights)
+        weighed += weight  # sum() rounds otherwise since Python 3.12
+    return total / weighed
 
 
 @pytest.mark.parametrize("count", [1, 3, 5])

@@ -15,8 +15,9 @@ import pytest
 from test_inference import job, values
 
 import hocket
-from hocket.core.data import Answer, Batch, PolicySpec
+from hocket.core.data import Answer, Batch
 from hocket.core.events import AttemptFailed
+from hocket.core.specs import PolicySpec
 from hocket.engine.inferring import inference as inference_module
 from hocket.engine.inferring.deadline import FIRST_S, InferDeadline
 from hocket.engine.inferring.inference import HUNG, LEAST_S, Inference, allowed_s

@@ -11,12 +11,13 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
-import hocket
 from hocket.machines import protocol
 from hocket.machines.credentials import Credentials
+from hocket.machines.stream import Stream
 from hocket.runs.run import Run
 from hocket.workers.remote.websocket import KEY_HEADER
 from support.heard import Heard
+from support.raw_sites import JOINED, begin, hello, say
 from support.sites import ThreadSites, attempts, machines, toys
 
 BUFFER = 4096
@@ -46,27 +47,28 @@ class DeafSite:
         async with connect(
             url, sock=small, additional_headers=headers, compression=None, max_queue=1, proxy=None
         ) as connection:
-            await self._join(connection)
+            stream = await self._join(connection)
             self.is_deaf.set()
             # Each is answered: nobody has leased such a thing.
             unknown = [protocol.Returned(0, 999, "", False, [])] * 500
             try:
-                while True:
-                    await connection.send(protocol.pack(unknown))
+                while stream.is_sent:  # It also waits to hear what of this has come.
+                    await say(connection, stream, *unknown)
+                await connection.wait_closed()
+                self.is_dropped.set()
             except ConnectionClosed:
                 self.is_dropped.set()
             connection.transport.abort()
 
-    async def _join(self, connection: ClientConnection) -> None:
-        hello = protocol.SiteHello(protocol.PROTOCOL, hocket.__version__, "d" * 32, "deaf")
-        joined = protocol.Joined(1, 1, "bitwise", {"code": {}, "hardware": {}}, {}, False, [])
-        await connection.send(protocol.pack([hello, joined]))
+    async def _join(self, connection: ClientConnection) -> Stream:
+        stream = await begin(connection)
+        await say(connection, stream, hello("d" * 32, "deaf"), JOINED)
         async for data in connection:
-            assert isinstance(data, bytes)
-            for message in protocol.unpack(data):
+            for message in stream.feed(data):
                 if isinstance(message, protocol.Leased):
-                    await connection.send(protocol.pack([protocol.Began([message.leases[0][:2]])]))
-                    return
+                    await say(connection, stream, protocol.Began([message.leases[0][:2]]))
+                    return stream
+        raise AssertionError("The driver has ended the connection.")
 
 
 class DeafFirst(ThreadSites):

@@ -13,7 +13,7 @@ from hocket.core.contracts.recorder import StepRecord
 from hocket.core.data import Outcome
 from hocket.errors import WireError
 from hocket.machines import protocol
-from hocket.machines.leasing.leases import LeaseId
+from hocket.machines.leasing.entries import LeaseId
 from hocket.records.step_rows import load_steps
 from hocket.workers.sinks.steps import FILE, StepsConfig, StepsTrack
 from support.desk import Desk
@@ -107,7 +107,7 @@ def test_steps_of_a_lost_attempt_make_room_for_others(tmp_path: Path, data: byte
     assert not (tmp_path / "run" / "episodes").exists()
 
 
-def test_a_connection_that_broke_after_the_steps_brings_them_again(
+def test_a_site_that_joins_anew_after_the_steps_brings_them_again(
     tmp_path: Path, data: bytes
 ) -> None:
     desk, lease = leased(tmp_path / "run")

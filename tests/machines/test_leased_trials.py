@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from hocket.core.data import Trial
-from hocket.machines.leasing.leases import LeaseId
+from hocket.machines.leasing.entries import LeaseId
 from hocket.machines.site.leased_trials import LeasedTrials
 
 

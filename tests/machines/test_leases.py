@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.core.data import Trial
-from hocket.machines.leasing.leases import Lease, LeaseBook, LeaseId
+from hocket.machines.leasing.entries import Lease, LeaseId
+from hocket.machines.leasing.leases import LeaseBook
 
 
 def plan(tasks: int, seeds: int) -> list[Trial]:
@@ -130,8 +131,10 @@ def test_what_a_site_has_not_begun_is_asked_back_for_an_idle_one() -> None:
 
 
 def test_an_attempt_that_failed_too_often_ends_its_trial() -> None:
-    leases = book(1, retries=1)
+    leases = book(2, retries=1)
     leases.join("a", 1, 0.0)
+    (lease,) = leases.grant(0.0)
+    leases.seal(lease.id, 1.0)
     for is_final in (False, True):
         (lease,) = leases.grant(0.0)
         given = leases.give_back(lease.id, spends=True)

@@ -25,7 +25,6 @@ import pytest
 from hocket.core.data import Outcome
 from hocket.machines.leasing.leases import AHEAD
 from hocket.records.ledger.view import LedgerView
-from hocket.system.durable import TEMPORARY
 from support.fault_proxy import FaultProxy
 from support.processes import DEADLINE_S, children, wait_gone, wait_until
 from support.sites import assert_same, run_here, toys
@@ -46,12 +45,11 @@ sys.exit(main(sys.argv[1:]))
 """
 OTHER_DISK = """
 import sys
-import hocket.workers.links.files
 from hocket.cli import main
 from hocket.machines import protocol
 from hocket.machines.site.site_work import SiteWork
 SiteWork._shared_folder = lambda self: None
-hocket.workers.links.files.MAX_PIECE = protocol.PART = 500
+protocol.PART = 500
 sys.exit(main(sys.argv[1:]))
 """
 """A site that sends its files, in many small pieces."""
@@ -165,15 +163,14 @@ class Faulty:
         for site in self.sites:
             site.proxy.drop_all()
 
-    def cut_a_connection_in_the_middle_of_a_file(self) -> None:
+    def cut_a_connection_in_the_middle_of_files(self) -> None:
         (victim,) = (site for site in self.sites if site.sends_files)
-        victim.proxy.at_once, victim.proxy.delay_s = 200, 0.02
-        wait_until(self._has_half_a_file, DEADLINE_S)
-        victim.proxy.drop_all()
-        victim.proxy.at_once, victim.proxy.delay_s = 65536, 0.0
-
-    def _has_half_a_file(self) -> bool:
-        return any((self.folder / "run" / "episodes").glob(f"*/*/.*{TEMPORARY}"))
+        proxy, cuts = victim.proxy, victim.proxy.cuts
+        proxy.lives = lambda: self.draw.randint(4_000, 40_000)
+        proxy.drop_all()
+        wait_until(lambda: proxy.cuts >= cuts + 3 or self.drivers[-1].poll() is not None)
+        proxy.lives = None
+        proxy.drop_all()
 
     def kill_the_driver(self) -> None:
         self.drivers[-1].kill()
@@ -210,7 +207,7 @@ KINDS: tuple[Fault, ...] = (
     Faulty.kill_a_node,
     Faulty.stop_a_site_past_its_lease,
     Faulty.cut_all_connections,
-    Faulty.cut_a_connection_in_the_middle_of_a_file,
+    Faulty.cut_a_connection_in_the_middle_of_files,
     Faulty.kill_the_driver,
     Faulty.bring_a_site_of_another_version,
 )

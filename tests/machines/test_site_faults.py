@@ -3,20 +3,25 @@ twice."""
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
-import hocket.workers.links.files
 from hocket.core.data import Outcome
+from hocket.errors import RunFolderError
+from hocket.machines import protocol
 from hocket.machines.receipts import Receipts
 from hocket.machines.site.site_work import SiteWork
 from hocket.records.ledger.view import LedgerView
+from hocket.workers.remote.websocket import KEY_HEADER
 from support.fault_proxy import FaultProxy
 from support.processes import DEADLINE_S, children, wait_gone, wait_until
 from support.sites import ThreadSites, assert_same, attempts, machines, run_here, run_on, toys
@@ -28,7 +33,7 @@ def test_a_connection_that_is_cut_in_the_middle_of_a_file_costs_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(SiteWork, "_shared_folder", lambda _: None)
-    monkeypatch.setattr(hocket.workers.links.files, "MAX_PIECE", 300)
+    monkeypatch.setattr(protocol, "PART", 300)
     take, cuts, proxies = Receipts.take, [], []
 
     def cut_some(self: Receipts, name: object, trial: object, piece: object) -> None:
@@ -64,6 +69,48 @@ def test_a_site_without_the_key_is_refused(tmp_path: Path) -> None:
     run_on(toys(env_config={"step_s": 0.003}), tmp_path / "run", launcher)
     wait_until(lambda: bool(launcher.errors))
     assert "key is missing or wrong" in str(launcher.errors[0])
+
+
+def test_strangers_print_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    hello = (
+        "GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
+    )
+    said = [b"", b"\x16\x03\x01\xff", b"GET / HTTP/1.1\r\n\r\n", b"GET /" + b"x" * 10_000]
+    said += [f"{hello}{KEY_HEADER}: a\r\n{KEY_HEADER}: b\r\n\r\n".encode()]
+    said += [f"{hello}{KEY_HEADER}: ".encode() + b"\xff\r\n\r\n"]
+
+    answers: list[bytes] = []
+
+    class Besieged(ThreadSites):
+        def start(self, port: int, credentials: str) -> None:
+            self._threads.append(threading.Thread(target=self.besiege, args=(port, credentials)))
+            self._threads[0].start()
+
+        def besiege(self, port: int, credentials: str) -> None:
+            for words in said:
+                with socket.create_connection(("127.0.0.1", port), DEADLINE_S) as stranger:
+                    stranger.sendall(words)
+                    if words.endswith(b"\r\n\r\n"):
+                        answers.append(stranger.recv(100))
+            self.add(port, credentials)
+
+    run_on(toys(), tmp_path / "run", Besieged(1))
+    assert [words[:12] for words in answers] == [b"HTTP/1.1 401"] * 3
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_full_disk_of_the_driver_stops_the_run_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def take(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "episodes/states.parquet")
+
+    monkeypatch.setattr(SiteWork, "_shared_folder", lambda _: None)
+    monkeypatch.setattr(Receipts, "take", take)
+    with pytest.raises(RunFolderError, match=r"No space is left for 'episodes/states\.parquet'"):
+        run_on(toys(), tmp_path / "run", ThreadSites(1))
+    assert "Traceback" not in capfd.readouterr().err
 
 
 # -- real processes ------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ def test_a_run_of_another_format_is_neither_read_nor_resumed(
     newer = formats.FormatNumber(formats.RUN.noun, formats.RUN.number + 1, formats.RUN.advice)
     monkeypatch.setattr(formats, "RUN", newer)
     for use in (open_recorded, hocket.resume):
-        with pytest.raises(RunFolderError, match=r"is a run of format 3; .* reads format 4 alone"):
+        with pytest.raises(RunFolderError, match=r"is a run of format 4; .* reads format 5 alone"):
             use(run)
 
 

@@ -37,7 +37,7 @@ def end(ledger: Ledger, trial: Trial, states: Array | None) -> Episode:
     files: tuple[str, ...] = ()
     if states is not None:
         path = ledger.folder.attempt(trial, 0) / ROWS_FILE
-        save_states(path, states, is_durable=False)
+        save_states(path, states)
         files = (str(path.relative_to(ledger.folder.root)),)
     episode = Episode(trial, 0, Outcome.SUCCESS, 3, 1.0, files=files)
     ledger.on(EpisodesSealed(time=1.0, episodes=[episode]))

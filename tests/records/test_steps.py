@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from hocket.core.contracts.recorder import AttemptStart, Sink, StepRecord
-from hocket.core.data import Array, Episode, Outcome, TaskInfo, Trial
+from hocket.core.data import Array, Episode, Outcome, Trial
 from hocket.core.events import AttemptsBegan, EpisodesSealed
+from hocket.core.specs import TaskInfo
 from hocket.errors import ObservationError, RunFolderError
 from hocket.records.ledger.ledger import Ledger
 from hocket.records.step_rows import SCHEMA, StepRows, load_steps
@@ -153,7 +153,7 @@ def test_recorded_values_are_copies_of_what_the_env_reuses(tmp_path: Path) -> No
 
 def seen(step: int, **arrays: Array) -> StepRecord:
     observation = {f"observation/{key}": array for key, array in arrays.items()}
-    return replace(record(step), observation=observation)
+    return record(step)._replace(observation=observation)
 
 
 def test_every_array_but_pictures_is_kept_and_found_again(tmp_path: Path) -> None:

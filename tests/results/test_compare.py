@@ -12,9 +12,9 @@ import pytest
 from hocket.core.data import Trial
 from hocket.errors import RunFolderError, UsageError
 from hocket.results.comparing.compare import RunComparison, compare_runs
-from hocket.results.comparing.paired import mcnemar
 from hocket.results.comparing.sequential import PairedSequentialTest
 from hocket.results.comparing.side import Side
+from hocket.results.comparing.tango import p_value
 from support.recorded_runs import ERROR, FAILURE, FINISHED, SUCCESS, Choice, plan, record_run
 
 TASKS = ["push", "reach"]
@@ -50,10 +50,14 @@ def test_difference_is_of_a_less_b_over_pairs(two: Two) -> None:
     found = compare_runs(two.side("a", good), two.side("b", half))
     overall = found.comparison.overall
     assert (overall.n, overall.a, overall.b, overall.value) == (20, 1.0, 0.5, 0.5)
-    assert overall.p_value == mcnemar(10, 0)
+    # Both tasks win at the same seeds: ten pairs of them say no more than five do.
+    assert overall.p_value == pytest.approx(p_value(5, 0, 10))
+    assert overall.test == "Tango's score test by seed"
     assert found.pairs is not None
     assert (found.pairs.both, found.pairs.only_a, found.pairs.only_b) == (10, 10, 0)
-    assert found.comparison.verdict == "a better"
+    assert found.comparison.verdict == "undecided"
+    apart = [replace(side, independent_starts=True) for side in (found.a, found.b)]
+    assert compare_runs(*apart).comparison.verdict == "a better"
     assert [task.task for task in found.comparison.tasks] == TASKS
     assert all(task.n == 10 and task.value == 0.5 for task in found.comparison.tasks)
 
@@ -62,16 +66,16 @@ def test_same_run_twice_shows_no_difference_and_no_need_of_more(two: Two) -> Non
     side = two.side("a", half)
     found = compare_runs(side, side)
     assert found.comparison.overall.value == 0
-    assert "No evidence of a difference at n = 20 pairs" in found.sentence
-    assert "you would need" not in found.sentence
+    assert "Undecided at n = 20 pairs" in found.sentence
+    assert "would take" not in found.sentence
 
 
 def test_small_difference_is_undecided_and_says_how_many_pairs_it_takes(two: Two) -> None:
     rare = two.side("a", lambda trial: FAILURE if trial.seed == 3 else SUCCESS)
     found = compare_runs(two.side("b", good), rare)
     assert found.comparison.verdict == "undecided"
-    assert "No evidence of a difference at n = 20 pairs" in found.sentence
-    assert f"you would need about n = {found.comparison.needed}" in found.sentence
+    assert "Undecided at n = 20 pairs" in found.sentence
+    assert f"would take about n = {found.comparison.needed}" in found.sentence
 
 
 def test_different_step_limits_are_refused_even_for_common_trials(two: Two) -> None:
@@ -158,7 +162,7 @@ def test_unfinished_run_is_flagged_and_judged_by_a_test_for_many_looks(two: Two)
     lost = [float(seed % 2) for seed in range(6) for _ in TASKS]
     assert found.decision is not None
     assert found.decision.look == PairedSequentialTest(pairs_per_round=2).run(won, lost)
-    assert found.comparison.overall.p_value == mcnemar(7, 0)
+    assert found.comparison.overall.test == "Tango's score test by seed"
 
 
 def test_finished_runs_need_no_sequential_test(two: Two) -> None:
@@ -173,13 +177,13 @@ def test_a_run_that_stopped_when_decided_gets_no_ordinary_p(two: Two, *, swapped
     decision, overall = found.decision, found.comparison.overall
     assert decision is not None
     assert overall.p_value == decision.look.p_value
-    assert overall.p_value > 10 * mcnemar(30, 0)
+    assert overall.p_value > 10 * p_value(30, 0, 60)
     assert all(task.p_value is None for task in found.comparison.tasks)
     assert overall.interval is not None
     assert overall.interval.method == "betting"
     assert found.verdict == ("a better" if swapped else "b better")
     assert f"Decided at look {decision.look.number}" in found.sentence
-    assert "McNemar" not in found.results().text() + found.sentence + " ".join(found.notes)
+    assert "Tango" not in found.results().text() + found.sentence + " ".join(found.notes)
     assert any("biased" in note for note in found.notes)
     document = found.to_json()
     assert document["verdict"] == found.verdict

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hocket.core.data import Array, Chunk, PolicySpec, Trial
+from hocket.core.data import Array, Chunk, Trial
 from hocket.core.events import (
     AttemptFailed,
     AttemptsBegan,
@@ -21,6 +21,7 @@ from hocket.core.events import (
     RunEnded,
     RunStarted,
 )
+from hocket.core.specs import PolicySpec
 from hocket.results.showing.live import LiveStatus, is_alive, picture_file, read_status, want
 from support.processes import wait_until
 

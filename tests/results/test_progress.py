@@ -1,20 +1,13 @@
 import io
 import itertools
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from hocket.core.data import (
-    ActionSpec,
-    Chunk,
-    EnvSpec,
-    Episode,
-    Outcome,
-    PolicySpec,
-    TaskInfo,
-    Trial,
-)
+from hocket.core.data import Chunk, Episode, Outcome, Trial
 from hocket.core.events import (
     AttemptFailed,
     BatchInferred,
@@ -32,8 +25,11 @@ from hocket.core.events import (
     WorkDone,
     WorkerChanged,
 )
+from hocket.core.specs import ActionSpec, EnvSpec, PolicySpec, TaskInfo
+from hocket.results.scores import Score
 from hocket.results.showing.progress import ProgressDisplay, clock, lines
 from hocket.results.showing.tally import Tally
+from hocket.system import machine
 from hocket.system.waits import awaited, awaiting
 from support.processes import wait_until
 
@@ -128,8 +124,45 @@ def test_speeds_are_those_of_the_last_seconds() -> None:
     assert speed is not None
     assert speed.steps_per_s == pytest.approx(8, rel=0.15)
     assert speed.mean_batch == pytest.approx(1.0), "a row that failed is no chunk"
-    assert speed.cores_busy == pytest.approx(0.5, rel=0.15)
+    assert speed.cores_busy is None, "workers elsewhere do not tell their processor time"
     assert speed.policy_busy == pytest.approx(0.25, rel=0.15)
+
+
+@pytest.mark.skipif(machine.cpu_s() is None, reason="nothing tells processor time here")
+def test_cores_are_busy_by_processor_time_and_not_while_envs_sleep() -> None:
+    def share(work: Callable[[], None]) -> float:
+        tally = tally_of(replace(started(), counts_cpu=True), batch(1.0))
+        work()
+        tally.on(executed(2.0, steps=[100], busy=[1.0]))
+        tally.on(RunEnded(time=2.0, complete=True, notes={}))
+        found = tally.throughput()
+        assert found.worked_s == 1.0
+        assert found.cores_busy is not None
+        return found.cores_busy
+
+    def spin() -> None:
+        while time.process_time() < until:
+            pass
+
+    sleeping = share(lambda: time.sleep(0.5))
+    until = time.process_time() + 0.5
+    # One of these cores, as far as the machine lets this process have it.
+    assert sleeping < share(spin) <= 1.0
+
+
+def test_the_rate_while_a_run_goes_on_is_the_one_of_its_report() -> None:
+    trials = [Trial(suite="toy", task=f"t{t}", seed=s) for s in range(20) for t in range(10)]
+    outcomes = [Outcome.SUCCESS if (t.seed * 7) % 10 < 6 else Outcome.FAILURE for t in trials]
+    episodes = [
+        Episode(trial=trial, attempt=0, outcome=outcome, steps=1, total_reward=0.0)
+        for trial, outcome in zip(trials, outcomes, strict=True)
+    ]
+    for independent in (False, True):
+        tally = tally_of(
+            replace(started(), trials=trials, independent_starts=independent),
+            EpisodesEnded(time=2.0, lanes=range(200), episodes=episodes),
+        )
+        assert tally.rate == Score.of(episodes, independent=independent).success
 
 
 def test_time_left_counts_from_the_first_batch_and_without_what_was_done_before() -> None:

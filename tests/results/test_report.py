@@ -18,6 +18,7 @@ from rich.console import Console
 
 from hocket.core.data import Episode, Outcome, Trial
 from hocket.errors import RunFolderError
+from hocket.results import stats
 from hocket.results.exactness import Claim
 from hocket.results.report import Report, Throughput
 from hocket.results.scores import Score
@@ -150,8 +151,8 @@ def test_no_trials_make_a_report_without_numbers() -> None:
 def test_json_has_exactly_the_promised_keys(mixed: Report) -> None:
     found = mixed.to_json()
     assert set(found) == {
-        "format", "hocket", "config", "exactness", "complete", "planned", "overall", "suites",
-        "tasks", "episodes", "throughput",
+        "format", "hocket", "config", "exactness", "independent_starts", "complete", "planned",
+        "overall", "suites", "tasks", "episodes", "throughput",
     }  # fmt: skip
     assert set(found["overall"]) == SCORE_KEYS
     assert all(set(score) == SCORE_KEYS | {"suite"} for score in found["suites"])
@@ -329,3 +330,81 @@ def test_throughput_of_nothing_is_undefined() -> None:
 def test_all_errors_have_no_rate_and_nothing_succeeded() -> None:
     score = Score.of([episode(trial(), Outcome.ERROR)])
     assert (score.n, score.rate, score.rate_errors_as_failures) == (0, None, 0.0)
+
+
+def shared(won: Callable[[int, int], bool]) -> list[Episode]:
+    """Ten tasks on twenty seeds."""
+    return [
+        episode(trial(task=f"t{t}", seed=s), Outcome.SUCCESS if won(t, s) else Outcome.FAILURE)
+        for s in range(20)
+        for t in range(10)
+    ]
+
+
+def test_seeds_that_tasks_share_count_once_where_all_tasks_go_alike() -> None:
+    found = build(shared(lambda _, seed: seed < 12)).overall.success
+    alone = stats.wilson(12, 20)
+    assert alone is not None
+    assert found.interval is not None
+    assert (found.interval.low, found.interval.high) == pytest.approx((alone.low, alone.high))
+    assert found.n == 200
+    apart = build(shared(lambda _, seed: seed < 12), independent_starts=True).overall.success
+    assert apart.interval == stats.wilson(120, 200)
+
+
+def test_a_report_says_that_starts_are_shared_and_keeps_it(tmp_path: Path) -> None:
+    report = build(shared(lambda task, seed: (task + seed) % 3 > 0))
+    assert "Trials of one seed may start alike" in report.summary
+    report.save(tmp_path)
+    assert Report.load(tmp_path).overall == report.overall
+    known = build(shared(lambda task, seed: (task + seed) % 3 > 0), independent_starts=True)
+    assert "start alike" not in known.summary
+    known.save(tmp_path)
+    assert Report.load(tmp_path).overall == known.overall != report.overall
+
+
+def test_returns_of_tasks_that_share_starts_have_as_wide_an_interval_as_their_seeds() -> None:
+    luck = np.random.default_rng(3).normal(size=20)
+    rows = [
+        episode(trial(task=f"t{t}", seed=s), Outcome.FINISHED, total_reward=float(luck[s]))
+        for s in range(20)
+        for t in range(10)
+    ]
+    found, expected = build(rows).overall.returns, stats.mean(luck)
+    assert found.interval is not None
+    assert expected.interval is not None
+    assert found.interval.low == pytest.approx(expected.interval.low)
+    assert found.n == 200
+
+
+def test_up_to_a_thousand_episodes_are_listed_and_more_have_a_file_of_their_own(
+    tmp_path: Path,
+) -> None:
+    ended = [episode(trial(seed=seed), steps=seed, told={"x": seed}) for seed in range(998)]
+    ended += [
+        episode(trial(seed=998), Outcome.ERROR, error='two\nlines, "quoted"', attempt=2),
+        episode(trial("push"), Outcome.FAILURE, diverged=True, remarks=("It fell.", "Twice.")),
+        episode(Trial("b / c", "d", 2**62, 7), progress=0.25, told={"x": True, "y": 0.5}),
+    ]
+    few, many = build(ended[:1000]), build(ended)
+    few.save(tmp_path)
+    assert len(json.loads((tmp_path / "report.json").read_text())["episodes"]) == 1000
+    many.save(tmp_path)
+    document = json.loads((tmp_path / "report.json").read_text())
+    assert document["episodes"] == "episodes.parquet"
+    assert list(Report.load(tmp_path).episodes) == ended
+    assert Report.load(tmp_path).overall == many.overall
+    few.save(tmp_path)
+    assert not (tmp_path / "episodes.parquet").exists(), "it told of other episodes"
+    replace(many, config={"json_episodes": True}).save(tmp_path)
+    assert len(json.loads((tmp_path / "report.json").read_text())["episodes"]) == 1001
+
+
+def test_a_report_beside_a_file_of_other_episodes_is_refused(tmp_path: Path) -> None:
+    ended = [episode(trial(seed=seed)) for seed in range(1001)]
+    build([e._replace(outcome=Outcome.FAILURE) for e in ended]).save(tmp_path / "..")
+    other = (tmp_path / ".." / "episodes.parquet").read_bytes()
+    build(ended).save(tmp_path)
+    (tmp_path / "episodes.parquet").write_bytes(other)
+    with pytest.raises(RunFolderError, match="not the file that the report"):
+        Report.load(tmp_path)

@@ -42,7 +42,7 @@ def test_sweep_makes_a_run_for_each_delay_and_one_report(
     flags = ["--episodes", "3", "--delay", "0,2,1..4", "--method", "naive", "--video", "none"]
     assert verb.run([*TOY, *flags, "--out", str(out)]) == 0
     shown = capsys.readouterr().out
-    assert "McNemar" in shown
+    assert "Tango's score test" in shown
     runs = points(out)
     assert [run["report"]["config"].get("delay", "0") for run in runs] == ["0", "2", "1..4"]
     assert [run["report"]["overall"]["n"] for run in runs] == [3, 3, 3]

@@ -53,7 +53,7 @@ def test_a_policy_that_is_20_points_worse_refutes_a_card_by_outcomes_alone(card:
     found = check(stripped, "LessAble")
     assert found.standing == "refuted"
     assert found.sentence.startswith("Refuted: -")
-    assert "policy is 'support.carded:LessAble' here" in found.differences[0]
+    assert "policy is support.carded:LessAble here" in found.differences[0]
 
 
 def test_what_is_not_equal_to_the_bit_agrees_within_points_or_is_too_little(card: Path) -> None:

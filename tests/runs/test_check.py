@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from hocket.core.data import ActionSpec, ArraySpec, EnvSpec, PolicySpec, TaskInfo, Trial
+from hocket.core.data import Trial
+from hocket.core.specs import ActionSpec, ArraySpec, EnvSpec, PolicySpec, TaskInfo
 from hocket.runs.checks.check import CheckResult, action_warnings
 from hocket.runs.probe import check_specs
 

@@ -12,13 +12,13 @@ import pytest
 import hocket
 from hocket.cli import main
 from hocket.errors import DamagedSegmentError
+from hocket.exports import export_run
 from hocket.records.chunks import load_chunks
 from hocket.records.ledger.ledger import Ledger
 from hocket.records.parquet import find_damage, read_table
 from hocket.records.step_rows import load_steps
 from hocket.runs.checks.verify import verify
 from hocket.runs.demonstrations.chosen import ExportConfig
-from hocket.runs.export import export_run
 from support.exported_runs import run_toy
 
 LOADS: dict[str, Callable[[Path], object]] = {

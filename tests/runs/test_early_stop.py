@@ -19,11 +19,11 @@ from hocket.results.comparing.compare import compare_runs
 from hocket.results.comparing.decision import Decision, PairedRuns
 from hocket.results.comparing.sequential import PairedSequentialTest
 from hocket.results.comparing.side import Side
+from hocket.results.run_folder import rebuild_report
 from hocket.results.showing.tally import Tally
 from hocket.runs.config import EvalConfig
 from hocket.runs.early_stop import Decider, rounds_of
 from hocket.runs.run import Run
-from hocket.runs.run_folder import rebuild_report
 
 
 def trials(tasks: int, seeds: int) -> list[Trial]:

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 import hocket
-from hocket.core.data import Batch, Outcome, PolicySpec
+from hocket.core.data import Batch, Outcome
 from hocket.core.events import AttemptsBegan, BatchInferred, ChunksExecuted
+from hocket.core.specs import PolicySpec
 from hocket.errors import ConfigError, PolicyError, RunFolderError, UnknownNameError, UsageError
 from hocket.records.ledger.view import LedgerView
 from hocket.runs.assembly import Assembly
@@ -160,7 +161,7 @@ def test_trials_are_planned_seed_by_seed_over_all_tasks() -> None:
         ({"exact": "yes"}, ConfigError, "exact is 'yes'; it must be true or false"),
         ({"worker_memory": "2G"}, ConfigError, "worker_memory is '2G'"),
         ({"env_config": [1]}, ConfigError, "env_config .* a mapping"),
-        ({"record": "some"}, ConfigError, "'none' or 'numbers' or 'full'"),
+        ({"record": "some"}, ConfigError, "'none' or 'numbers' or 'data' or 'full'"),
         ({"replan": 0}, ConfigError, "replan"),
         ({"replan": 99}, ConfigError, "99"),
         ({"policy_devices": ("cuda:0",)}, UsageError, "device"),

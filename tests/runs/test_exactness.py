@@ -16,8 +16,8 @@ from hocket.errors import UsageError
 from hocket.records.ledger.view import LedgerView
 from hocket.results.comparing.compare import compare_runs
 from hocket.results.comparing.side import Side
+from hocket.results.run_folder import rebuild_report
 from hocket.runs.evaluation import resume
-from hocket.runs.run_folder import rebuild_report
 from support.batch_policies import Counting, Positional
 
 

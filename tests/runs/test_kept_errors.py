@@ -104,11 +104,17 @@ def test_a_batched_simulator_that_raises_leaves_what_its_rows_recorded(
     assert report.overall.errors == 4
     kept = evidence(root)
     assert [each.attempt for each in kept] == [0] * 4
+    steps: list[int] = []
     for each in kept:
         assert "This toy was told to raise" in each.error
         place = RunFolder.at(root).attempt(each.trial, 0)
-        assert list(load_error_steps(place / "steps.npz")["step"]) == list(range(8))
-        assert len(load_states(place / STATES)) == 8
+        if not (place / "steps.npz").exists():  # its first chunk had not come
+            continue
+        steps.append(len(load_states(place / STATES)))
+        assert list(load_error_steps(place / "steps.npz")["step"]) == list(range(steps[-1]))
+    # The simulator takes eight steps. A row whose chunk comes late takes fewer of them.
+    assert sum(steps) == 4 * 8 if runtime == "inline" else sum(steps) >= 8
+    assert all(taken <= 8 for taken in steps)
 
 
 @pytest.mark.slow
@@ -136,10 +142,14 @@ def test_sites_send_what_a_lost_attempt_left(tmp_path: Path, fault: str) -> None
     arguments += f" --env.step-s {2 * SPILL_S} --machines local:2"
     command = [sys.executable, "-m", "hocket", *arguments.split(), "--out", str(root)]
     subprocess.run(command, check=False, capture_output=True, timeout=DEADLINE_S)
-    (kept,) = evidence(root)
-    place = RunFolder.at(root).attempt(kept.trial, kept.attempt)
-    assert 25 <= len(load_error_steps(place / "steps.npz")) <= 31
-    assert f"{kept.trial.slug}/{kept.attempt}/steps.npz" in (root / "report.html").read_text()
+    # A site where nothing has ended yet may be broken itself: the other one tries too.
+    found = evidence(root)
+    assert 1 <= len(found) <= 2
+    assert len({kept.trial for kept in found}) == 1
+    for kept in found:
+        place = RunFolder.at(root).attempt(kept.trial, kept.attempt)
+        assert 25 <= len(load_error_steps(place / "steps.npz")) <= 31
+        assert f"{kept.trial.slug}/{kept.attempt}/steps.npz" in (root / "report.html").read_text()
 
 
 def test_so_many_errors_are_kept_and_no_more(tmp_path: Path) -> None:

@@ -1,15 +1,17 @@
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import hocket
-from hocket.core.data import ActionSpec, EnvSpec, PolicySpec, TaskInfo
+from hocket.core.specs import ActionSpec, EnvSpec, PolicySpec, TaskInfo
 from hocket.errors import PolicyHungError, SpecMismatchError, WorkerFailed
 from hocket.runs import probe as probe_module
-from hocket.runs.probe import Probe
+from hocket.runs.probe import LaneCount, Probe
+from hocket.system import open_files
 from support.hanging_policies import Stuck
 
 GIB = 1 << 30
@@ -34,7 +36,7 @@ def seen(memory: float | None) -> Probe:
 
 
 def lanes(memory: float | None, *, of: float, cores: int = 64) -> int:
-    return seen(memory).lanes(cores=cores, memory=int(of), trials=500, policy=Policy())
+    return seen(memory).lanes(cores=cores, memory=int(of), trials=500, policy=Policy()).lanes
 
 
 def test_lanes_of_libero_fit_into_memory_even_when_they_have_grown():
@@ -53,6 +55,40 @@ def test_where_memory_is_no_limit_cores_are():
 @pytest.mark.parametrize("of", [0.1, 0.5, 1.0])
 def test_a_worker_that_hardly_fits_runs_alone(of):
     assert lanes(LIBERO_FIRST_LOOK, of=of * GIB) == 1
+
+
+def looked_at(rng, policy_s: float, execute_s: float) -> Probe:
+    """What another look at the same env and policy shows: times differ by a tenth or so."""
+    return dataclasses.replace(
+        seen(None),
+        execute_s=execute_s * rng.uniform(0.9, 1.2),
+        latencies={1: policy_s * rng.uniform(0.9, 1.2), 16: 2 * policy_s * rng.uniform(0.9, 1.2)},
+    )
+
+
+def test_looks_at_one_env_choose_numbers_of_lanes_that_are_alike():
+    rng = np.random.default_rng()
+    for _ in range(20):
+        policy_s, execute_s = 10 ** rng.uniform(-3, -1), 10 ** rng.uniform(-4, 0)
+        chosen = [
+            looked_at(rng, policy_s, execute_s)
+            .lanes(cores=16, memory=GIB, trials=4000, policy=Policy())
+            .lanes
+            for _ in range(10)
+        ]
+        assert max(chosen) <= 3 * min(chosen), (policy_s, execute_s, chosen)
+
+
+def test_lanes_are_bounded_by_trials_and_by_what_may_be_open(monkeypatch: pytest.MonkeyPatch):
+    def counted(trials: int) -> LaneCount:
+        return seen(None).lanes(cores=64, memory=GIB, trials=trials, policy=Policy())
+
+    assert counted(80).lanes <= 64
+    assert counted(8).lanes == 8
+    assert "as many as 8 trials bear" in counted(8).why
+    monkeypatch.setattr(open_files, "most", lambda: 5)
+    assert counted(4000).lanes == 5
+    assert "the limit of open files" in counted(4000).why
 
 
 def test_lanes_are_not_counted_for_a_policy_that_does_not_fit():
@@ -82,7 +118,7 @@ def test_worker_that_is_always_lost_is_told_with_how_it_ended(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "always").mkdir()
     (tmp_path / "always" / "reset").touch()
-    with pytest.raises(WorkerFailed, match=r"lost .*before the run began.* SIGKILL.*hocket check"):
+    with pytest.raises(WorkerFailed, match=r"lost .*before the run began.*hocket check.* SIGKILL"):
         hocket.evaluate(env="support.keyed_envs:Mortal", policy="random", episodes=2)
 
 

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 import hocket
-from hocket.machines.identity import differences, identity_of
+from hocket.errors import UsageError
+from hocket.records.program import changes
+from hocket.records.provenance import provenance
 from hocket.records.run_file import load_about
 from hocket.runs.checks.card import write_card
 from hocket.runs.config import EvalConfig
@@ -36,10 +38,10 @@ def test_sites_with_other_packages_are_refused_as_cards_would_say(
 ) -> None:
     config = EvalConfig.from_plain(TOY)
     install(monkeypatch, tmp_path / "one", "1.0")
-    first = identity_of(config)
+    first = provenance(config)
     install(monkeypatch, tmp_path / "two", "2.0")
-    found = differences(first, identity_of(config), "code")
-    assert found == [f"{name}: 2.0 there, 1.0 at the first site" for name in sorted(PACKAGES)]
+    found = changes(first, provenance(config))
+    assert sorted(found) == [f"{name}: 1.0 before, 2.0 now" for name in sorted(PACKAGES)]
 
 
 def test_a_card_names_every_package_that_may_change_a_number(
@@ -100,3 +102,28 @@ def test_code_is_found_where_its_name_says_without_being_imported(tmp_path: Path
         str(alone): alone,
         "mine": tmp_path / "mine" / "__init__.py",
     }
+
+
+def test_training_goes_on_only_as_the_program_that_it_was_begun_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    from train.test_training import run
+
+    module = f"rewards_{tmp_path.name.replace('-', '_')}"
+    source = tmp_path / f"{module}.py"
+    source.write_text("def effort(episode):\n    return 0.0 * episode.rewards\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    settings: dict[str, Any] = {"batch": 2, "reward": f"success,0.1*{module}:effort"}
+    first = load_about(run(tmp_path, steps=20, **settings).run)
+    source.write_text(source.read_text() + "# edited\n")
+    with pytest.raises(UsageError, match=f"code of {module}: .* now.*--allow-changes"):
+        run(tmp_path, steps=40, resume=True, **settings)
+    assert load_about(tmp_path / "run") == first
+    trained = run(tmp_path, steps=40, resume=True, allow_changes=True, **settings)
+    about = load_about(trained.run)
+    assert about["code"] == first["code"]
+    (leg,) = about["legs"]
+    assert f"code of {module}" in " ".join(leg["differs"])
+    assert leg["env_steps"] >= 20
+    run(tmp_path, steps=60, resume=True, **settings)  # as it was gone on with

@@ -212,8 +212,7 @@ def test_a_film_that_was_interrupted_between_two_cameras_is_made_again(tmp_path:
     assert len(again.jobs) == 4
     one = plan_render(folder, episodes, RenderConfig(cameras=("observation/wrist_image",)))
     assert len(one.jobs) == 4
-    episodes[1:] = []
-    assert len(plan_render(folder, episodes, RenderConfig(again=True)).jobs) == 1
+    assert len(plan_render(folder, episodes[:1], RenderConfig(again=True)).jobs) == 1
 
 
 def test_sinks_are_no_more_than_is_asked_for() -> None:

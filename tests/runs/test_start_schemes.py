@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from hocket.results.card import Card
 from hocket.results.comparing.compare import compare_runs
 from hocket.results.comparing.side import Side
 from hocket.runs.assembly import Assembly
-from hocket.runs.checks.card import config_for, write_card
+from hocket.runs.checks.card import check_card, config_for, write_card
 from hocket.runs.config import EvalConfig
 from support.recorded_runs import SUCCESS, plan, record_run
 
@@ -90,13 +89,12 @@ def test_a_card_is_checked_by_its_own_scheme(tmp_path: Path) -> None:
     hocket.evaluate(**MJX, out=tmp_path / "a")
     write_card(tmp_path / "a", tmp_path / "card")
     card = Card.load(tmp_path / "card" / "card.json")
+    assert config_for(card, EvalConfig.from_plain(MJX)).env_config["start_scheme"] == TASK_AND_SEED
     mine = {**MJX["env_config"], "start_scheme": SEED_ALONE}
-    asked = EvalConfig.from_plain({**MJX, "env_config": mine})
-    assert config_for(card, asked).env_config["start_scheme"] == TASK_AND_SEED
-    plain = dataclasses.replace(
-        card, report=dataclasses.replace(card.report, provenance={}, config={})
-    )
-    assert config_for(plain, asked).env_config["start_scheme"] == SEED_ALONE
+    asked = config_for(card, EvalConfig.from_plain({**MJX, "env_config": mine}))
+    assert asked.env_config["start_scheme"] == SEED_ALONE
+    with pytest.raises(UsageError, match=r"cannot be paired.* start_scheme is seed-alone in a"):
+        check_card(card, asked, sample=1)
 
 
 def side(tmp_path: Path, name: str, **config: Any) -> Side:

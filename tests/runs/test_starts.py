@@ -6,18 +6,19 @@ import io
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import hocket
 from hocket import cli
 from hocket.core.events import BatchInferred, Event, StartsCompared
 from hocket.results.report import Report
+from hocket.results.run_folder import rebuild_report
 from hocket.results.showing.live import read_status
 from hocket.results.showing.progress import ProgressDisplay
 from hocket.runs.checks.check import CheckResult, run_check
 from hocket.runs.config import EvalConfig
 from hocket.runs.run import Run
-from hocket.runs.run_folder import rebuild_report
 from support.heard import Heard
 from support.seeding_env import Drawn
 
@@ -46,6 +47,45 @@ def test_seeds_that_all_start_alike_are_told_and_no_problem() -> None:
     result = check(way="constant")
     assert result.problems == ()
     assert any("Seeds 3 to 5 give the same start" in warning for warning in result.warnings)
+
+
+class Push:
+    """Gives `by` at every step, and wants two frames."""
+
+    def __init__(self, by: float) -> None:
+        self.spec = hocket.PolicySpec(chunk_length=2, action_size=1, history=2)
+        self._by = by
+
+    def infer(self, batch: hocket.Batch) -> hocket.Actions:
+        return hocket.Actions(np.full((batch.size, 2, 1), self._by))
+
+    def close(self) -> None: ...
+
+
+def push() -> Push:
+    return Push(1.0)
+
+
+def rest() -> Push:
+    return Push(0.0)
+
+
+@pytest.mark.parametrize(("policy", "count"), [("push", 1), ("rest", 0)])
+def test_a_start_that_tells_of_a_contact_of_the_episode_before_is_a_problem(
+    policy: str, count: int
+) -> None:
+    """Resets alone do not show it, nor does a policy that touches nothing."""
+    problems = run_check(
+        EvalConfig(
+            env=("support.seeding_env:make",),
+            policy=f"{__name__}:{policy}",
+            env_config={"way": "touches"},
+        )
+    ).problems
+    assert len(problems) == count
+    for problem in problems:
+        assert "of seed 0 differs after an episode of the policy's" in problem
+        assert "such as a contact" in problem
 
 
 def test_rows_of_a_batched_simulator_are_examined_in_a_process_of_their_own() -> None:

@@ -15,7 +15,8 @@ import hocket
 from hocket.adapters.policies.openpi.policy import OpenPI, OpenPIConfig
 from hocket.adapters.policies.openpi.protocol import batch_rows
 from hocket.core.codec import pack, unpack
-from hocket.core.data import EnvSpec, Row
+from hocket.core.data import Row
+from hocket.core.specs import EnvSpec
 from hocket.errors import PolicyError
 from hocket.serve.clients import Client
 from hocket.serve.gateway import Gateway

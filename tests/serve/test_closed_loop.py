@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.engine.scheduling.estimates import Latency
-from hocket.serve.batching import LATE, SHORT, ClosedLoop
+from hocket.serve.closed_loop import LATE, SHORT, ClosedLoop
 
 
 def seconds(batch: int) -> float:

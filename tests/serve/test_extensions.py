@@ -14,7 +14,8 @@ from websockets.sync.client import connect as websocket
 from hocket.adapters.policies.openpi.policy import OpenPI, OpenPIConfig
 from hocket.adapters.policies.openpi.protocol import EXTENSION, batch_rows
 from hocket.core.codec import pack, unpack
-from hocket.core.data import Actions, ArraySpec, Batch, PolicySpec, Row
+from hocket.core.data import Actions, Batch, Row
+from hocket.core.specs import ArraySpec, PolicySpec
 from hocket.errors import ChunkShapeError, ObservationError, PolicyError, SessionLostError
 from hocket.serve.gateway import Gateway
 from hocket.serve.metrics import Metrics

@@ -14,9 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.core.codec import pack, unpack
-from hocket.core.data import ArraySpec, PolicySpec
+from hocket.core.specs import ArraySpec, PolicySpec
 from hocket.errors import WireError
 from hocket.serve.frames import (
+    PLAIN_BYTES,
     SMALL_BYTES,
     SPARE_BYTES,
     FrameLimits,
@@ -24,7 +25,6 @@ from hocket.serve.frames import (
     frame_limits,
     measure,
     most_bytes,
-    unpack_within,
 )
 from support.running_server import WAIT_S
 
@@ -93,6 +93,11 @@ def test_types_that_requests_have_not_are_refused() -> None:
         measure(b"\x91\xc1", limits)
 
 
+def read_within(frame: bytes, limits: FrameLimits) -> Any:
+    measure(frame, limits)
+    return unpack(frame)
+
+
 def numbers(count: int) -> bytes:
     return pack({"observation/state": [0.5] * count})
 
@@ -100,12 +105,12 @@ def numbers(count: int) -> bytes:
 def test_limits_follow_what_the_policy_reads() -> None:
     inputs = {"observation/state": ArraySpec(shape=(30_000,), dtype="<f4")}
     says = frame_limits(PolicySpec(chunk_length=1, inputs=inputs), max_queue=16)
-    unpack_within(numbers(30_000), says)
+    read_within(numbers(30_000), says)
     with pytest.raises(WireError, match="at most"):
-        unpack_within(numbers(60_000), says)
+        read_within(numbers(60_000), says)
     for inputs_unsaid in (None, {"observation/state": ArraySpec(shape=(-1,), dtype="<f4")}):
         silent = PolicySpec(chunk_length=1, inputs=inputs_unsaid)
-        unpack_within(numbers(60_000), frame_limits(silent, max_queue=16))
+        read_within(numbers(60_000), frame_limits(silent, max_queue=16))
         assert most_bytes(silent) is None
     large = PolicySpec(chunk_length=1, inputs=inputs, max_batch=4)
     assert most_bytes(large) == SPARE_BYTES + 4 * 8 * 30_000
@@ -120,7 +125,7 @@ def test_nobody_waits_while_a_large_frame_is_read() -> None:
 
     async def both() -> bool:
         frames = FrameReader(frame_limits(None, 16))
-        reading = asyncio.ensure_future(frames.read(pack({"x": bytes(SMALL_BYTES)}), parse))
+        reading = asyncio.ensure_future(frames.read(pack({"x": [0] * SMALL_BYTES}), parse))
         await asyncio.sleep(0)
         gate.set()
         try:
@@ -131,8 +136,23 @@ def test_nobody_waits_while_a_large_frame_is_read() -> None:
     assert asyncio.run(both())
 
 
+def test_a_few_arrays_are_read_at_once_and_many_values_on_another_thread() -> None:
+    async def threads(value: Any) -> bool:
+        frames = FrameReader(frame_limits(None, 1 << 14))
+        try:
+            reader = await frames.read(pack({"x": value}), lambda _: threading.current_thread())
+        finally:
+            frames.close()
+        return reader is threading.current_thread()
+
+    assert asyncio.run(threads([bytes(1 << 18)] * 3))
+    assert not asyncio.run(threads([0] * SMALL_BYTES))
+    assert not asyncio.run(threads("x" * SMALL_BYTES * 2))
+    assert not asyncio.run(threads(bytes(PLAIN_BYTES)))
+
+
 def test_arrays_need_no_measure_of_their_numbers() -> None:
     image = np.frombuffer(random.Random(0).randbytes(224 * 224 * 3), np.uint8)
     limits = FrameLimits(items=20, depth=3, text=100)
-    found = unpack_within(pack({"observation/image": image.reshape(224, 224, 3)}), limits)
+    found = read_within(pack({"observation/image": image.reshape(224, 224, 3)}), limits)
     assert np.array_equal(found["observation/image"].ravel(), image)

@@ -14,8 +14,10 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
 from hocket.adapters.policies.openpi.policy import OpenPI, OpenPIConfig
+from hocket.adapters.policies.vla_eval_wire import HELLO, pack_message
 from hocket.core.codec import pack, unpack
-from hocket.core.data import Actions, ArraySpec, Batch, PolicySpec
+from hocket.core.data import Actions, Batch
+from hocket.core.specs import ArraySpec, PolicySpec
 from hocket.serve.gateway import Gateway
 from hocket.serve.metrics import Metrics
 from support.processes import wait_until
@@ -64,6 +66,17 @@ def test_frames_and_metadata_pass_as_they_are(open_gateway: OpenGateway) -> None
         assert reply["note"] == "kept"
         assert reply["action"].tolist() == [[3, 3], [3, 3]]
         assert server.requests[-1]["words"] == "any"
+
+
+def test_vla_eval_s_clients_are_told_that_a_gateway_is_not_for_them(
+    open_gateway: OpenGateway,
+) -> None:
+    with StockServer(echo) as server:
+        gateway = open_gateway(server.address)
+        with connect(f"ws://{gateway.address}/vla-eval") as client:
+            client.send(pack_message(HELLO, {}, 1))
+            assert "none of vla-eval's" in str(client.recv(timeout=WAIT_S))
+        assert server.requests == []
 
 
 def test_clients_are_spread_over_the_servers(open_gateway: OpenGateway) -> None:

@@ -25,6 +25,7 @@ from websockets.sync.client import connect
 
 from hocket.core.codec import pack, unpack
 from hocket.core.data import Observation, Row
+from hocket.serve.held import MeasuredConnection
 from support.processes import wait_until
 from support.running_server import WAIT_S, Running, ServePolicy
 from support.serve_command import command
@@ -281,13 +282,104 @@ def test_frames_beyond_a_client_s_share_are_refused_while_all_are_too_much(
         for client in clients:
             client.recv(timeout=WAIT_S)
         clients[0].send(pack(large))
-        wait_until(lambda: server.server._held_bytes >= 3 << 18)
+        wait_until(lambda: server.server._budget.total >= 3 << 18)
         clients[1].send(pack(large))
         assert "more than a client's share" in str(clients[1].recv(timeout=WAIT_S))
         clients[2].send(pack(GOOD))
         gate.set()
         for client in (clients[0], clients[2]):
             assert isinstance(client.recv(timeout=WAIT_S), bytes)
+
+
+def masked(size: int, sent: int) -> bytes:
+    """The beginning of a frame of `size` bytes, of which `sent` come."""
+    return b"\x82\xff" + size.to_bytes(8, "big") + bytes(4 + sent)
+
+
+def test_messages_that_never_end_are_bounded_over_all_connections(
+    serve_policy: ServePolicy,
+) -> None:
+    limit = 4 << 20
+    server = serve_policy(make_policy(), listening={"max_held_bytes": limit})
+    budget = server.server._budget
+    with ExitStack() as stack:
+        good = stack.enter_context(connect(f"ws://{server.address}", compression=None))
+        good.recv(timeout=WAIT_S)
+        for number in range(20):
+            client = stack.enter_context(connect(f"ws://{server.address}", compression=None))
+            client.recv(timeout=WAIT_S)
+            # Half of them as one frame, half in pieces of which none is the last.
+            if number % 2:
+                data = [masked(1 << 20, (1 << 20) - 1)]
+            else:
+                data = [b"\x02\xfe\xff\xff" + bytes(4 + 0xFFFF)]
+                data += [b"\x00\xfe\xff\xff" + bytes(4 + 0xFFFF)] * 15
+            with contextlib.suppress(OSError):
+                client.socket.sendall(b"".join(data))
+            good.send(pack(GOOD))
+            assert unpack(good.recv(timeout=WAIT_S))["actions"].tolist() == [[3.0], [3.0]]
+            assert budget.total <= limit
+        wait_until(lambda: server.metrics.errors["held_too_much"] >= 15)
+        assert budget.total > limit // 2  # what is within the bound is left alone
+        large = {**GOOD, "more": np.zeros(1 << 20, np.uint8)}
+        good.send(pack(large))
+        assert isinstance(good.recv(timeout=WAIT_S), bytes)
+    wait_until(lambda: budget.total == 0)
+
+
+def test_small_pieces_that_wait_count_for_what_they_cost(serve_policy: ServePolicy) -> None:
+    gate = threading.Event()
+
+    def wait(observation: Observation, row: Row) -> np.ndarray:
+        assert gate.wait(WAIT_S)
+        return echo(observation, row)
+
+    policy = RowWise(wait, chunk_length=2, action_size=1)
+    # A connection is read no further once more than 16 pieces wait, however many came with them.
+    server = serve_policy(policy, listening={"max_held_bytes": 4 << 10})
+    with connect(f"ws://{server.address}", compression=None, open_timeout=WAIT_S) as client:
+        client.recv(timeout=WAIT_S)
+        client.send(pack(GOOD))
+        wait_until(lambda: True in server.server._connections.values())
+        assert server.metrics.errors["held_too_much"] == 0
+        with contextlib.suppress(OSError):
+            client.socket.sendall(b"\x82\x80\0\0\0\0" * 17)
+        wait_until(lambda: server.metrics.errors["held_too_much"] == 1)
+        gate.set()
+    wait_until_empty(server)
+
+
+def test_nothing_keeps_a_request_that_was_answered(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = threading.Event()
+    take = MeasuredConnection.take
+
+    class Frame(bytes):
+        def __del__(self) -> None:
+            gone.set()
+
+    async def take_one(connection: MeasuredConnection) -> bytes:
+        return Frame(await take(connection))
+
+    monkeypatch.setattr(MeasuredConnection, "take", take_one)
+    budget = server.server._budget
+    with connect(f"ws://{server.address}", compression=None, open_timeout=WAIT_S) as client:
+        client.recv(timeout=WAIT_S)
+        client.send(pack({**GOOD, "more": np.zeros(3 << 18, np.uint8)}))
+        client.recv(timeout=WAIT_S)
+        wait_until(lambda: budget.total < 1 << 12)
+        assert gone.wait(WAIT_S)
+
+
+def test_strangers_that_never_say_hello_keep_nobody_out(serve_policy: ServePolicy) -> None:
+    server = serve_policy(make_policy(), listening={"max_connections": 8})
+    with ExitStack() as stack:
+        for _ in range(300):
+            stack.enter_context(socket.create_connection(("127.0.0.1", server.port), WAIT_S))
+        assert_serves(server)
+        wait_until(lambda: server.metrics.errors["held_too_much"] > 0)
+        assert_serves(server)
 
 
 def wait_until_empty(server: Running) -> None:

@@ -7,10 +7,14 @@ from pathlib import Path
 import pytest
 
 from hocket.errors import ConfigError
-from hocket.serve.server import is_admitted, load_keys
+from hocket.serve.server import client_of, load_keys
 from hocket.system.key_file import read_key, read_keys
 
 COMMENTED = "\ufeff# keys of the lab\n\n  # indented, for the robot\n\t#tab\n  s3cret  \r\n"
+
+
+def is_admitted(header: str | None, keys: dict[str, str]) -> bool:
+    return client_of([] if header is None else [header], keys) is not None
 
 
 def test_comments_are_no_keys_however_they_are_indented(tmp_path: Path) -> None:

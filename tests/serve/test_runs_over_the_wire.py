@@ -16,8 +16,9 @@ import pytest
 import hocket.runs.evaluation as evaluation
 from hocket.adapters.policies.openpi.policy import OpenPI, OpenPIConfig
 from hocket.core.contracts.policy import Policy
-from hocket.core.data import Actions, Batch, PolicySpec, Row
+from hocket.core.data import Actions, Batch, Outcome, Row
 from hocket.core.events import ChunksExecuted, Event
+from hocket.core.specs import PolicySpec
 from hocket.engine.replay import ChunkReplay
 from hocket.errors import PolicyUnavailableError, UsageError
 from hocket.results.report import Report
@@ -211,11 +212,23 @@ def test_error_frames_cost_their_own_attempts_only(connect: Any, expected: list[
     assert sum(e["attempts"] for e in report.to_json()["episodes"]) == EPISODES + 1
 
 
+def test_a_server_that_answers_nan_fails_at_trials(connect: Any) -> None:
+    turns = iter(range(10_000))
+
+    def goes_wrong(request: dict[str, Any]) -> Any:
+        return stock(request) if next(turns) < 10 else {"actions": np.full((8, 4), np.nan)}
+
+    with StockServer(goes_wrong) as server:
+        report = run(connect(server.address, retries=0), retries=0)
+    assert not report.overall.errors
+    assert any(e.diverged for e in report.episodes)
+    assert all(e.outcome is Outcome.FAILURE for e in report.episodes if e.diverged)
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
         {"actions": np.zeros((8, 3))},
-        {"actions": np.full((8, 4), np.nan)},
         {"actions": np.zeros((8, 4), bool)},
         {"nothing": 1},
         "an error in words",

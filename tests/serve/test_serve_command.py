@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import ssl
 import subprocess
 import sys
 import threading
+import urllib.request
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from websockets.sync.client import connect
 
 import hocket
 from hocket.core.codec import pack, unpack
 from hocket.errors import ConfigError, UsageError
-from hocket.serve.server import is_admitted, load_keys
+from hocket.serve.server import client_of, load_keys
 from hocket.system.exposure import check_exposure, load_tls
 from support.parts import missing
 from support.processes import DEADLINE_S as WAIT_S
@@ -39,6 +42,10 @@ MAKE_CERTIFICATE = [
     "-addext",
     "subjectAltName=DNS:localhost,IP:127.0.0.1",
 ]
+
+
+def is_admitted(header: str | None, keys: dict[str, str]) -> bool:
+    return client_of([] if header is None else [header], keys) is not None
 
 
 def ask(place: str, **settings: Any) -> Any:
@@ -163,3 +170,69 @@ def test_package_stays_light() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=WAIT_S
     )
     assert done.stdout.strip() == "False", "--help must not wait for what serving needs"
+
+
+def test_a_server_whose_words_nobody_reads_goes_on() -> None:
+    words = ("--policy", "support.echo_policy:Echo", "--port", "0")
+    with command(*words) as (_, place):  # which reads nothing once it serves
+        for _ in range(1500):
+            with connect(place, compression=None, open_timeout=WAIT_S) as client:
+                client.recv(timeout=WAIT_S)
+                client.send(pack({"observation/state": np.zeros(1), "prompt": 3}))
+                assert "'prompt' must be text" in str(client.recv(timeout=WAIT_S))
+        with connect(place, compression=None, open_timeout=WAIT_S) as client:
+            client.recv(timeout=WAIT_S)
+            client.send(pack({"observation/state": np.full(1, 4.0)}))
+            reply = client.recv(timeout=WAIT_S)
+            assert isinstance(reply, bytes)
+            assert unpack(reply)["actions"].tolist() == [[4.0], [4.0]]
+
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "serving"
+
+
+def served_words(name: str) -> list[str]:
+    """The words of `hocket serve` in an example."""
+    text = (EXAMPLES / name).read_text()
+    if name.endswith(".service"):
+        (line,) = [line for line in text.splitlines() if line.startswith("ExecStart=")]
+        words = line.partition("=")[2].split()
+    else:
+        deployment, _ = yaml.safe_load_all(text)
+        (container,) = deployment["spec"]["template"]["spec"]["containers"]
+        words = container["command"] + container["args"]
+        assert container["readinessProbe"]["httpGet"]["path"] == "/healthz"
+    assert Path(words[0]).name == "hocket"
+    assert words[1] == "serve"
+    return list(words[2:])
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.iterdir()))
+def test_examples_of_production_serve(name: str, tmp_path: Path) -> None:
+    words = served_words(name)
+    (tmp_path / "keys").write_text("# arm 3\nthe-key-of-arm-3\n")
+    here = {"--policy": "support.echo_policy:Echo", "--host": "127.0.0.1", "--port": "0"}
+    here["--key-file"] = str(tmp_path / "keys")
+    for flag, value in here.items():
+        words[words.index(flag) + 1] = value
+    for flag in ("--tls-cert", "--tls-key"):  # tried by another test
+        if flag in words:
+            del words[words.index(flag) : words.index(flag) + 2]
+    with command(*words) as (process, place):
+        headers = {"Authorization": "Api-Key the-key-of-arm-3"}
+        with connect(place, compression=None, additional_headers=headers) as client:
+            client.recv(timeout=WAIT_S)
+            client.send(pack({"observation/state": np.full(1, 4.0)}))
+            assert isinstance(client.recv(timeout=WAIT_S), bytes)
+        port = place.rpartition(":")[2]
+        request = urllib.request.Request(f"http://127.0.0.1:{port}/metrics", headers=headers)
+        with urllib.request.urlopen(request, timeout=WAIT_S) as found:
+            assert b'hocket_client_requests_total{client="arm 3"} 1\n' in found.read()
+        if "requests" in words:
+            assert process.stderr is not None
+            line = process.stderr.readline()
+            assert re.fullmatch(
+                r"hocket: arm 3, connection-1: \d+ bytes in, \d+ out, .* ms\n", line
+            )
+        process.terminate()
+        assert process.wait(WAIT_S) == 0

@@ -17,9 +17,12 @@ from websockets.sync.client import ClientConnection, connect
 
 from hocket.core import plugins
 from hocket.core.codec import pack, unpack
-from hocket.core.data import Actions, ArraySpec, Batch, PolicySpec, Row
+from hocket.core.data import Actions, Batch, Observation, Row
+from hocket.core.specs import ArraySpec, PolicySpec
 from hocket.serve.metrics import Metrics
+from support.processes import wait_until
 from support.running_server import WAIT_S, Running, ServePolicy
+from support.wire_clients import RowWise
 
 
 class Echo:
@@ -308,7 +311,7 @@ def test_drain_answers_what_is_under_way_and_refuses_the_rest(serve_policy: Serv
 
 
 def test_keys_are_wanted_for_all_but_health(serve_policy: ServePolicy) -> None:
-    server = serve_policy(Echo(), listening={"keys": ("one", "two")})
+    server = serve_policy(Echo(), listening={"keys": {"one": "a", "two": "b"}})
     assert get(server, "/healthz")[0] == 200
     assert get(server, "/metrics")[0] == 401
     assert get(server, "/metrics", "two")[0] == 200
@@ -413,6 +416,56 @@ class Counting(Echo):
         return Actions(np.broadcast_to(counts[:, None, None], (len(counts), 3, 2)).copy())
 
 
+def drawn(observation: Observation, row: Row) -> np.ndarray:
+    random = np.random.default_rng(row.noise_seed)
+    return observation["observation/state"][0] + random.standard_normal((3, 2))
+
+
+def test_a_stock_request_may_choose_its_noise(serve_policy: ServePolicy) -> None:
+    server = serve_policy(RowWise(drawn, chunk_length=3, action_size=2))
+    request = {"observation/state": np.array([4.0], np.float32)}
+    with open_client(server) as one, open_client(server) as two:
+        for client in (one, two):
+            client.recv(timeout=WAIT_S)
+            ask(client, request)  # noise of the server's own choice, in between
+        first = ask(one, {**request, "seed": 7})["actions"]
+        assert np.array_equal(first, ask(two, {**request, "seed": 7})["actions"])
+        assert not np.array_equal(first, ask(two, {**request, "seed": 8})["actions"])
+        many = ask(one, {**request, "seed": [8, 7]})["actions"]
+        assert many.shape == (2, 3, 2)
+        assert np.array_equal(many[1], first)
+        assert np.array_equal(ask(one, {**request, "seed": [7]})["actions"], first[None])
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"seed": -1}, "must be a whole number"),
+        ({"seed": 1.5}, "must be a whole number"),
+        ({"seed": []}, "must be a whole number"),
+        ({"seed": [1] * 65}, "up to 64"),
+        ({"noise": np.zeros((3, 2), np.float32)}, "takes no 'noise'"),
+    ],
+    ids=repr,
+)
+def test_noise_that_cannot_count_is_refused(
+    serve_policy: ServePolicy, more: dict[str, Any], said: str
+) -> None:
+    server = serve_policy(RowWise(drawn, chunk_length=3, action_size=2))
+    with open_client(server) as client:
+        client.recv(timeout=WAIT_S)
+        client.send(pack({"observation/state": np.array([4.0], np.float32), **more}))
+        assert said in str(client.recv(timeout=WAIT_S))
+
+
+def test_a_seed_that_the_policy_would_not_heed_is_refused(serve_policy: ServePolicy) -> None:
+    server = serve_policy(RowWise(drawn, chunk_length=3, action_size=2, keyed_noise=False))
+    with open_client(server) as client:
+        client.recv(timeout=WAIT_S)
+        client.send(pack({"observation/state": np.array([4.0], np.float32), "seed": 3}))
+        assert "no 'seed' counts" in str(client.recv(timeout=WAIT_S))
+
+
 def test_stock_connection_is_one_session(serve_policy: ServePolicy) -> None:
     policy = Counting()
     server = serve_policy(policy)
@@ -425,3 +478,53 @@ def test_stock_connection_is_one_session(serve_policy: ServePolicy) -> None:
     for _ in range(2):
         assert policy.ended.acquire(timeout=WAIT_S)
     assert policy.live == {}
+
+
+def test_the_row_that_is_needed_first_goes_first(serve_policy: ServePolicy) -> None:
+    gate, order = threading.Event(), list[float]()
+
+    def wait(observation: Observation, _: Row) -> np.ndarray:
+        assert gate.wait(WAIT_S)
+        order.append(float(observation["observation/state"][0]))
+        return np.zeros((1, 1))
+
+    policy = RowWise(wait, chunk_length=1, action_size=1, max_batch=1)
+    server = serve_policy(policy)
+    batcher = server.server._backend._batcher  # type: ignore[attr-defined]
+    with open_clients(server, 6) as clients:
+        asked = [{}, {}, {}, {"deadline_ms": 80_000}, {"deadline_ms": 70_000.0}, {}]
+        for number, (client, more) in enumerate(zip(clients, asked, strict=True)):
+            client.send(pack({**state(number), **more}))
+            wait_until(lambda count=number + 1: len(batcher._waiting) == count)
+        gate.set()
+        for client in clients:
+            assert "actions" in unpack(client.recv(timeout=WAIT_S))
+    assert order == [0, 4, 3, 1, 2, 5]
+
+
+def test_a_deadline_that_cannot_be_met_is_said_at_once(serve_policy: ServePolicy) -> None:
+    server = serve_policy(
+        RowWise(lambda *_: np.zeros((1, 1)), chunk_length=1, action_size=1, latency_s=0.3)
+    )
+    with open_client(server) as client:
+        client.recv(timeout=WAIT_S)
+        for _ in range(3):
+            ask(client, state(1))
+        before = len(server.server._backend._policy.batch_sizes)  # type: ignore[attr-defined]
+        reply = ask(client, {**state(1), "deadline_ms": 20})
+        assert "cannot be there within 20 ms" in reply["error"]
+        assert reply["expected_ms"] > 200
+        assert len(server.server._backend._policy.batch_sizes) == before  # type: ignore[attr-defined]
+        assert "actions" in ask(client, {**state(1), "deadline_ms": 1e6})
+        client.send(pack({**state(1), "deadline_ms": -1}))
+        assert "must be milliseconds" in str(client.recv(timeout=WAIT_S))
+    assert server.metrics.errors["TooLate"] == 1
+
+
+def test_a_number_too_large_for_the_policy_is_refused(serve_policy: ServePolicy) -> None:
+    reads = {"observation/state": ArraySpec(shape=(1,), dtype="<f4")}
+    server = serve_policy(RowWise(drawn, chunk_length=3, action_size=2, inputs=reads))
+    with open_client(server) as client:
+        client.recv(timeout=WAIT_S)
+        client.send(pack({"observation/state": np.array([1e300])}))
+        assert "too large for" in str(client.recv(timeout=WAIT_S))

@@ -19,7 +19,8 @@ from websockets.sync.client import connect as dial
 from hocket.adapters.policies.openpi.protocol import SharedArraysError, batch_rows
 from hocket.adapters.policies.openpi.shared import SharedArrays, SharedFile, this_machine
 from hocket.core.codec import pack, unpack
-from hocket.core.data import Actions, Batch, PolicySpec
+from hocket.core.data import Actions, Batch
+from hocket.core.specs import PolicySpec
 from hocket.serve import shared
 from hocket.serve.shared import SharedReader
 from support.running_server import WAIT_S, Running, ServePolicy

@@ -14,8 +14,8 @@ from hypothesis.extra import numpy as stn
 
 from hocket.core.codec import pack, unpack
 from hocket.core.data import Observation, Row
-from support.running_server import ServePolicy
-from support.wire_clients import RowWise
+from support.running_server import WAIT_S, ServePolicy
+from support.wire_clients import RowWise, Stateful
 
 pytestmark = pytest.mark.filterwarnings("ignore:connect.. must be used as a context manager")
 
@@ -45,6 +45,37 @@ def test_single_client_gets_metadata_and_actions(
         actions = client.infer(request(9, turn))["actions"]
         assert actions.tolist() == [[9, turn]] * 5
     client.reset()
+    client._ws.close()
+
+
+def test_clients_of_sglang_and_vllm_omni_are_known_by_their_paths(
+    serve_policy: ServePolicy, openpi_client: Any
+) -> None:
+    server = serve_policy(RowWise(identify, chunk_length=5, action_size=2))
+    place = f"ws://{server.address}"
+    client = openpi_client.WebsocketClientPolicy(f"{place}/openpi/policy")
+    assert client.infer(request(3, 1))["actions"].tolist() == [[3, 1]] * 5
+    client._ws.close()
+    client = openpi_client.WebsocketClientPolicy(f"{place}/v1/realtime/robot/openpi")
+    answer = client.infer({**request(3, 2), "session_id": "a"})
+    assert np.asarray(answer, np.float32).tolist() == [[3, 2]] * 5
+    told = client.infer({**request(3, 2), "deadline_ms": 1e-6})
+    assert told["type"] == "error"
+    assert "cannot be there" in told["message"]
+    client._ws.close()
+
+
+def test_an_attempt_ends_where_vllm_omni_s_client_says_so(
+    serve_policy: ServePolicy, openpi_client: Any
+) -> None:
+    policy = Stateful()
+    server = serve_policy(policy)
+    client = openpi_client.WebsocketClientPolicy(f"ws://{server.address}/v1/realtime/robot/openpi")
+    seen = {"observation/state": np.zeros(1, np.float32), "prompt": ""}
+    assert [client.infer(seen).item() for _ in range(2)] == [1, 2]
+    assert client.infer({"endpoint": "reset"}) == {"status": "reset successful"}
+    assert policy.ended.acquire(timeout=WAIT_S)
+    assert client.infer(seen).item() == 1
     client._ws.close()
 
 

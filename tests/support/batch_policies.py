@@ -6,7 +6,8 @@ import time
 
 import numpy as np
 
-from hocket.core.data import Answer, Array, Batch, PolicySpec, Row
+from hocket.core.data import Answer, Array, Batch, Row
+from hocket.core.specs import PolicySpec
 
 
 class Positional:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import numpy as np
 from gymnasium import Env, spaces
 
 import hocket
 from hocket.core.data import Batch
+from hocket.core.specs import TaskInfo
 
 
 class Choice(Env[Any, Any]):
@@ -40,6 +42,10 @@ class Able:
     def close(self) -> None: ...
 
 
+class HalfAble(Able):
+    skill = 0.6
+
+
 class LessAble(Able):
     """Worse by 20 points."""
 
@@ -53,3 +59,42 @@ class AsAble(Able):
         actions = super().infer(batch)
         actions[:, 0] = -1.0
         return actions
+
+
+class Tuned(Choice):
+    """Succeeds above a threshold: with settings of every kind that a card may have."""
+
+    def __init__(
+        self,
+        above: float = 0.0,
+        lenient: bool = False,
+        strict: bool = True,
+        mode: Literal["plain", "odd"] = "plain",
+        sizes: tuple[int, ...] = (1, 2),
+        assets: str = "",
+    ) -> None:
+        self.above, self.lenient = above, lenient
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        won = self.lenient or bool(action[0] > self.above)
+        return np.zeros(1), float(won), won, False, {"success": won}
+
+
+class Pushy(Able):
+    """Acts with so much force, which an env above a threshold asks for."""
+
+    def __init__(self, force: float = 1.0, weights: str = "") -> None:
+        self.force = force
+
+    def infer(self, batch: Batch) -> Any:
+        return super().infer(batch) * self.force
+
+
+class Rooms:
+    """A suite of two tasks, of which the second cannot be done."""
+
+    def tasks(self) -> Sequence[TaskInfo]:
+        return [TaskInfo(name=name, max_steps=3) for name in ("open", "shut")]
+
+    def make(self, task: str) -> Env[Any, Any]:
+        return Tuned(above=0.0 if task == "open" else 2.0)

@@ -85,13 +85,14 @@ class Page:
         self._socket = socket
         self._size = (width, height)
         self._ids = itertools.count(1)
-        self._loaded = False
+        self._loaded: set[str] = set()
         self.requests: list[str] = []
         self.complaints: list[str] = []
 
     def prepare(self, *, dark: bool) -> None:
         for domain in ("Page", "Network", "Runtime", "Log"):
             self.call(f"{domain}.enable")
+        self.call("Page.setLifecycleEventsEnabled", enabled=True)
         self._resize(self._size[1])
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
@@ -101,12 +102,12 @@ class Page:
         self.go(file.absolute().as_uri())
 
     def go(self, address: str) -> None:
-        """Go to an address and wait until it is loaded."""
-        self._loaded = False
-        self.call("Page.navigate", url=address)
+        """Go to an address and wait until it is loaded and drawn: pages draw with a frame."""
+        loader = self.call("Page.navigate", url=address)["loaderId"]
         deadline = time.monotonic() + _DEADLINE_S
-        while not self._loaded:
+        while loader not in self._loaded:
             self._listen(deadline)
+        self.ask("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
     def ask(self, expression: str) -> Any:
         """The value of an expression, awaited where it is a promise."""
@@ -167,6 +168,6 @@ class Page:
             self.complaints.append(str(params["args"]))
         elif message.get("method") == "Log.entryAdded":
             self.complaints.append(params["entry"]["text"])
-        elif message.get("method") == "Page.loadEventFired":
-            self._loaded = True
+        elif message.get("method") == "Page.lifecycleEvent" and params["name"] == "load":
+            self._loaded.add(params["loaderId"])
         return message

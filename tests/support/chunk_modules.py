@@ -26,6 +26,14 @@ class Regressor(nn.Module):  # type: ignore[misc]
         return 0.1 * self.head(seen).view(-1, self.chunk_length, 2)
 
 
+class Drawn(Regressor):
+    """The same with first weights as torch draws them, where nobody says a seed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(32, 2 * self.chunk_length)
+
+
 class Flow(nn.Module):  # type: ignore[misc]
     """Tells the velocity of its chunks for the point env."""
 
@@ -46,3 +54,11 @@ class Flow(nn.Module):  # type: ignore[misc]
     def velocity(self, features: Any, x_t: Any, t: Any) -> Any:
         joined = torch.cat((features, x_t.flatten(1), t[:, None]), -1)
         return self.field(joined).view(x_t.shape) - x_t
+
+
+class Silent(nn.Module):  # type: ignore[misc]
+    """A module that neither answers nor says how it is configured."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 2)

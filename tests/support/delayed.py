@@ -10,7 +10,8 @@ import gymnasium
 import numpy as np
 from hypothesis import strategies as st
 
-from hocket.core.data import Actions, Array, Batch, PolicySpec, Row, Trial, noise_seed
+from hocket.core.data import Actions, Array, Batch, Row, Trial, noise_seed
+from hocket.core.specs import PolicySpec
 from hocket.testing.toy import PlainToyEnv, ToyConfig, ToyEnv
 from support.row_toys import RowToy, RowToyConfig, RowToys
 

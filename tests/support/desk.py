@@ -11,7 +11,7 @@ from hocket.core.data import Ref, Trial
 from hocket.core.events import Event
 from hocket.machines import protocol
 from hocket.machines.driver import OUTLIVES, Driver
-from hocket.machines.leasing.leases import LeaseId
+from hocket.machines.leasing.entries import LeaseId
 from hocket.machines.rows import packed_rows
 from hocket.records.chunks import ChunkRow
 from hocket.records.file_rows import ROOM
@@ -21,7 +21,12 @@ from hocket.runs.elsewhere import Keeping, Work
 from hocket.runs.sites import SiteConfig
 from support.sites import toys
 
-IDENTITY = {"code": {"hocket": "1"}, "hardware": {"cpu": "one"}}
+PROGRAM: dict[str, Any] = {
+    "versions": {"numpy": "1"},
+    "code": {"hocket": {"sha256": "1"}},
+    "files": {},
+    "hardware": {"cpu": "one"},
+}
 FILE = "states.npz"
 
 
@@ -91,8 +96,7 @@ class Desk:
         self.say_joined(site, lanes, now, **fields)
 
     def say_joined(self, site: str, lanes: int = 1, now: float = 0.0, **fields: Any) -> None:
-        values: dict[str, Any] = {"identity": IDENTITY, "is_shared": False, "holds": []}
-        values["depends_on"] = {}
+        values: dict[str, Any] = {"depends_on": PROGRAM, "is_shared": False, "holds": []}
         message = protocol.Joined(lanes=lanes, cores=1, level="bitwise", **{**values, **fields})
         self.driver.hear(site, message, now)
         self.driver.turn(now)

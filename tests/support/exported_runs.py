@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from hocket.core.data import Array, Episode
+from hocket.exports import export_run
 from hocket.records.ledger.view import LedgerView
 from hocket.records.step_rows import load_steps
 from hocket.runs.demonstrations.chosen import ExportConfig
 from hocket.runs.evaluation import evaluate
-from hocket.runs.export import export_run
 from hocket.testing.toy import CAMERAS, ToyConfig, ToySuite
 
 TOY: dict[str, Any] = {"length_min": 5, "length_max": 19, "image_size": 24}

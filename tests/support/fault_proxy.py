@@ -7,6 +7,14 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass
+class Life:
+    """How many more bytes a connection carries."""
+
+    left: int
 
 
 class FaultProxy:
@@ -25,6 +33,9 @@ class FaultProxy:
         """Most bytes that pass between two delays."""
         self.cut_after: int | None = None
         """Replies end, and the connection with them, after so many more bytes."""
+        self.lives: Callable[[], int] | None = None
+        """Draws after how many bytes, both ways together, a new connection is cut."""
+        self.cuts = 0
         self.accepted = 0
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
         self._threads: list[threading.Thread] = []
@@ -67,17 +78,18 @@ class FaultProxy:
                 near.close()
                 continue
             self._pairs.append((near, far))
-            self._start(self._carry, near, far)
+            life = Life(self.lives() if self.lives is not None else 1 << 62)
+            self._start(self._carry, near, far, life)
 
-    def _carry(self, near: socket.socket, far: socket.socket) -> None:
-        there = threading.Thread(target=self._pump, args=(near, far, False), daemon=True)
+    def _carry(self, near: socket.socket, far: socket.socket, life: Life) -> None:
+        there = threading.Thread(target=self._pump, args=(near, far, False, life), daemon=True)
         there.start()
-        self._pump(far, near, True)
+        self._pump(far, near, True, life)
         there.join()
         near.close()
         far.close()
 
-    def _pump(self, source: socket.socket, sink: socket.socket, is_reply: bool) -> None:
+    def _pump(self, source: socket.socket, sink: socket.socket, is_reply: bool, life: Life) -> None:
         try:
             while data := source.recv(self.at_once):
                 self.held = len(data) if self.is_stalled.is_set() else 0
@@ -91,6 +103,12 @@ class FaultProxy:
                         self.cut_after = None
                         sink.sendall(data)
                         break
+                if len(data) >= life.left:
+                    sink.sendall(data[: life.left])
+                    life.left = 0
+                    self.cuts += 1
+                    break
+                life.left -= len(data)
                 sink.sendall(data)
         except OSError:
             pass

@@ -54,6 +54,7 @@ EVAL: Samples = {
     **SITES,
     **FOLLOWED,
     "env": ("--env", "toy:count"),
+    "protocol": ("--protocol", "mine.yaml"),
     "policy": ("--policy", "support.delayed:Waves"),
     "episodes": ("--episodes", "2"),
     "seed": ("--seed", "7"),
@@ -78,6 +79,8 @@ EVAL: Samples = {
     "video": ("--video", "all"),
     "video_quality": ("--video-quality", "full"),
     "video_overlay": ("--video-overlay",),
+    "json_episodes": ("--json-episodes",),
+    "video_mb": ("--video-mb", "9"),
     "env_python": ("--env-python", sys.executable),
     "policy_python": ("--policy-python", sys.executable),
     "policy_devices": ("--policy-devices", "cpu"),
@@ -95,6 +98,8 @@ EVAL: Samples = {
     "rtc_config": ("--method", "rtc", "--delay", "1", "--rtc.weight", "3"),
 }
 EVAL_FILES = {
+    "mine.yaml": "{suite: Toy, port: toy, rule: the last step, controller: none, by: us,"
+    " settings: {env: [toy:count], episodes: 3}, tasks: {toy:count: {max_steps: 25}}}",
     "eval.yaml": "{env: toy:count, policy: scripted, keep_errors: 7}",
     "jobs.yaml": "{shared: {env: toy:count, policy: scripted, lanes: 1, episodes: 1, video: none},"
     " base: a, runs: {a: {}, b: {replan: 2}}}",
@@ -137,6 +142,9 @@ TRAIN: Samples = {
     "data_episodes": ("--data", "recorded", "--data-episodes", "1"),
     "bc_weight": ("--data", "recorded", "--bc-weight", "0.2"),
     "std": ("--std", "0.3"),
+    "noise_at": ("--policy", "flow", "--noise-at", "one"),
+    "inner": ("--policy", "flow", "--inner", "all"),
+    "spread": ("--policy", "flow", "--spread", "observation"),
     "residual": ("--residual",),
     "residual_scale": ("--residual", "--residual-scale", "0.1"),
     "adapter": ("--adapter", "lora:r=4"),

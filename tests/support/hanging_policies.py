@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from hocket.core.data import Answer, Batch, PolicySpec
+from hocket.core.data import Answer, Batch
+from hocket.core.specs import PolicySpec
 
 HANG_S = 600.0
 """Longer than any test waits; the threads are daemons, so that they outlive no process."""

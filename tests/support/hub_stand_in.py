@@ -29,6 +29,12 @@ def serve_model(repo: str, files: Mapping[str, bytes]) -> Iterator[tuple[str, li
                 about = {"_id": "1", "id": repo, "sha": COMMIT, "siblings": siblings}
                 about |= {"private": False, "tags": [], "downloads": 0, "likes": 0}
                 self.tell(about)
+            elif self.path.startswith(f"/api/models/{repo}/tree/"):  # its library from 1.0 on
+                tree = [
+                    {"type": "file", "path": file, "size": len(data), "oid": COMMIT}
+                    for file, data in files.items()
+                ]
+                self.tell(tree)
             elif self.path.startswith(f"/{repo}/resolve/") and name in files:
                 self.answer(files[name], "application/octet-stream")
             else:

@@ -5,7 +5,11 @@ Each check is a function; it fails by raising. Run by test_lerobot.py.
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
+import importlib
 import json
+import shutil
 import sys
 import tempfile
 import traceback
@@ -23,6 +27,8 @@ mend_torchvision()
 import torch  # noqa: E402
 from lerobot.configs.policies import PreTrainedConfig  # noqa: E402
 from lerobot.policies.factory import get_policy_class, make_pre_post_processors  # noqa: E402
+from lerobot.utils.import_utils import register_third_party_plugins  # noqa: E402
+from safetensors.torch import load_file, save_file  # noqa: E402
 
 from hocket.adapters.policies.lerobot.noise import KeyedNoise  # noqa: E402
 from hocket.core import plugins  # noqa: E402
@@ -30,11 +36,13 @@ from hocket.core.data import Batch, Row, Trial, noise_seed  # noqa: E402
 from hocket.engine.replay import ChunkReplay  # noqa: E402
 from hocket.errors import ConfigError  # noqa: E402
 from support import lerobot_models as models  # noqa: E402
+from support import lerobot_vision as vision  # noqa: E402
 
 torch.set_num_threads(1)
 PROMPTS = ("push the puck", "turn on", "push the puck")
 LENGTHS = (11, 7, 15)
 """Episodes of unequal length: lanes are out of step."""
+KNOWN = sorted(PreTrainedConfig.get_known_choices())
 DIFFERENCES = {}
 """The largest difference from LeRobot's own loop, by class."""
 
@@ -67,6 +75,8 @@ def saved(kind, **settings):
         settings.setdefault("cameras", models.CAMERAS[:1])
     if kind == "tdmpc":  # takes one camera, of one name
         settings.setdefault("cameras", ("observation.image",))
+    if kind in vision.SMALL:
+        settings |= vision.backbone_of(kind, folder.parent / "vlm")
     if kind == "smolvla":
         settings["vlm_model_name"] = str(models.save_backbone(folder.parent / "vlm"))
     if kind == "xvla":
@@ -81,7 +91,15 @@ def loaded(folder, **settings):
 def own_loop(folder, lane, noise):
     """LeRobot's own way: processors and `select_action`, one env, every step."""
     config = PreTrainedConfig.from_pretrained(str(folder))
-    policy = get_policy_class(config.type).from_pretrained(str(folder), config=config)
+    kind = get_policy_class(config.type)
+    if (folder / "adapter_config.json").exists():
+        from peft import PeftConfig, PeftModel
+
+        base = PeftConfig.from_pretrained(str(folder)).base_model_name_or_path
+        policy = kind.from_pretrained(base, config=config)
+        policy = PeftModel.from_pretrained(policy, str(folder)).eval()
+    else:
+        policy = kind.from_pretrained(str(folder), config=config)
     before, after = make_pre_post_processors(config, pretrained_path=str(folder))
     plant, actions = Plant(lane), []
     policy.reset()
@@ -120,9 +138,9 @@ def hockets_loop(policy):
     return [np.array(some) for some in actions]
 
 
-def same_as_own_loop(kind, **settings):
+def same_as_own_loop(kind, *, folder=None, **settings):
     """The largest difference of any action in the two loops, which must be of rounding alone."""
-    folder = saved(kind, **settings)
+    folder = folder or saved(kind, **settings)
     worst = 0.0
     policy = loaded(folder)
     asked = policy.infer
@@ -176,7 +194,7 @@ def xvla_acts_as_in_lerobots_own_loop():
 
 
 def pi0_acts_as_in_lerobots_own_loop():
-    models.shrink_pi0(models.save_backbone(Path(tempfile.mkdtemp()) / "vlm"))
+    vision.shrink_pi("pi0", models.save_backbone(Path(tempfile.mkdtemp()) / "vlm"))
     same_as_own_loop("pi0")
     # LeRobot prints a warning and goes on with random weights.
     folder = saved("pi0")
@@ -195,6 +213,128 @@ def multi_task_dit_acts_as_in_lerobots_own_loop():
     same_as_own_loop("multi_task_dit", vision_encoder_name=clip, text_encoder_name=clip)
 
 
+def pi05_acts_as_in_lerobots_own_loop():
+    same_as_own_loop("pi05")
+
+
+def pi0_fast_acts_as_in_lerobots_own_loop():
+    same_as_own_loop("pi0_fast")
+
+
+def eo1_acts_as_in_lerobots_own_loop():
+    same_as_own_loop("eo1")
+
+
+def vla_jepa_acts_as_in_lerobots_own_loop():
+    same_as_own_loop("vla_jepa")
+
+
+def evo1_acts_as_in_lerobots_own_loop():
+    """Its chunks are wider than the env's actions until they are postprocessed."""
+    same_as_own_loop("evo1")
+
+
+def fastwam_acts_as_in_lerobots_own_loop():
+    """Its chunk has another length than others call it by."""
+    same_as_own_loop("fastwam")
+
+
+def lora_fine_tunes_act_as_in_lerobots_own_loop():
+    """Saved as LeRobot's training saves them: what differs, and no weights of their own."""
+    base = saved("act")
+    folder = tuned(base)
+    assert not (folder / "model.safetensors").exists()
+    same_as_own_loop("act", folder=folder)
+    policy = loaded(folder)
+    batch = {key: value[None] for key, value in Plant(0).see().items()}
+    batch = Batch(arrays=batch, rows=(make_row(0),))
+    plain = loaded(base).infer(batch).values
+    assert np.abs(policy.infer(batch).values - plain).max() > 1e-3
+    assert policy.spec.origin["base"] == str(base)
+    weights = (base / "model.safetensors").read_bytes()
+    assert policy.spec.origin["base/model.safetensors"] == hashlib.sha256(weights).hexdigest()
+    # Somewhere else it may be called otherwise.
+    moved = base.rename(base.with_name("elsewhere"))
+    said = _refusal(folder)
+    assert "--policy.base" in said, said
+    assert str(base) in said, said
+    again = loaded(folder, base=str(moved)).infer(batch).values
+    np.testing.assert_array_equal(again, policy.infer(batch).values)
+    # LeRobot warns of keys that are missing, and goes on without what they would change.
+    weights = load_file(folder / "adapter_model.safetensors")
+    weights.pop(min(weights))
+    save_file(weights, folder / "adapter_model.safetensors")
+    said = _refusal(folder, base=str(moved))
+    assert "does not fit the policy that it names" in said, said
+
+
+def tuned(base):
+    """A LoRA fine-tune of a saved policy, whose adapters are not 0, as they begin."""
+    from peft import LoraConfig, get_peft_model
+
+    config = PreTrainedConfig.from_pretrained(str(base))
+    policy = get_policy_class("act").from_pretrained(str(base), config=config)
+    settings = LoraConfig(
+        r=2, target_modules=["linear1", "linear2"], modules_to_save=["action_head"]
+    )
+    policy.name_or_path = str(base)
+    wrapped = get_peft_model(policy, settings)
+    torch.manual_seed(4)
+    for name, parameter in wrapped.named_parameters():
+        if "lora_" in name or "modules_to_save" in name:
+            torch.nn.init.normal_(parameter, std=0.3)
+    folder = base.with_name("tuned")
+    wrapped.save_pretrained(str(folder))
+    for name in base.iterdir():
+        if name.name.startswith("policy_") or name.name == "config.json":
+            shutil.copy(name, folder)
+    if "use_peft" in {each.name for each in dataclasses.fields(config)}:
+        models.edit(folder, use_peft=True)
+    return folder
+
+
+def fields_of_another_version_are_dropped_where_they_are_null():
+    folder = saved("act")
+    models.edit(folder, of_another_version=None)
+    batch = {key: value[None] for key, value in Plant(0).see().items()}
+    loaded(folder).infer(Batch(arrays=batch, rows=(make_row(0),)))
+    other = "lerobot-0.4" if models.SAC == "gaussian_actor" else "lerobot"
+    for change in ({"of_another_version": 3}, {"type": "of_another_version"}):
+        models.edit(folder, **change)
+        said = _refusal(folder)
+        assert "of_another_version" in said, said
+        assert f"--policy-python venvs/{other}/bin/python" in said, said
+
+
+def policies_of_third_parties_are_asked():
+    """A class that an installed package registers, whose chunks are shorter than it says."""
+    place = Path(tempfile.mkdtemp())
+    package = place / "lerobot_policy_steady"
+    package.mkdir()
+    about = place / "lerobot_policy_steady-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: lerobot_policy_steady\nVersion: 1\n"
+    )
+    (about / "RECORD").write_text("")
+    (about / "top_level.txt").write_text("lerobot_policy_steady\n")
+    source = Path(__file__).with_name("lerobot_third_party.py")
+    shutil.copy(source, package / "modeling_steady.py")
+    text = (
+        "from .modeling_steady import SteadyConfig, SteadyPolicy, make_steady_pre_post_processors\n"
+    )
+    (package / "__init__.py").write_text(text)
+    (package / "configuration_steady.py").write_text("from .modeling_steady import SteadyConfig\n")
+    (package / "processor_steady.py").write_text(text)
+    sys.path.insert(0, str(place))
+    importlib.invalidate_caches()
+    register_third_party_plugins()
+    folder = saved("steady", chunk_size=6, n_action_steps=4)
+    spec = loaded(folder).spec
+    assert (spec.chunk_length, spec.replan, spec.action_size) == (4, 4, models.MOVES)
+    same_as_own_loop("steady", folder=folder)
+
+
 def tdmpc_plans_as_in_lerobots_own_loop():
     same_as_own_loop("tdmpc")
     same_as_own_loop("tdmpc", n_action_repeats=1, n_action_steps=2)
@@ -202,9 +342,9 @@ def tdmpc_plans_as_in_lerobots_own_loop():
     assert "by the name observation.image alone" in said, said
 
 
-def _refusal(folder):
+def _refusal(folder, **settings):
     try:
-        loaded(folder)
+        loaded(folder, **settings)
     except ConfigError as exc:
         return str(exc)
     return ""
@@ -260,6 +400,47 @@ def a_row_does_not_depend_on_its_batch():
         assert (kind == "act") == np.allclose(together, other), kind
 
 
+def rows_of_one_observation_are_encoded_once():
+    _encoded_once("smolvla")
+
+
+def pi0_s_rows_of_one_observation_are_encoded_once():
+    _encoded_once("pi0")
+
+
+def _encoded_once(kind):
+    rng = np.random.default_rng(0)
+    policy = loaded(saved(kind))
+    encode, encoded = policy._loaded.policy.model.embed_prefix, []
+
+    def counted(images, *others, **named):
+        encoded.append(len(images[0]))
+        return encode(images, *others, **named)
+
+    policy._loaded.policy.model.embed_prefix = counted
+    size = (5, models.SIZE, models.SIZE, 3)
+    image, wrist = (rng.integers(0, 256, size, np.uint8) for _ in range(2))
+    state = rng.normal(size=(5, models.STATES)).astype(np.float32)
+    for array in (image, wrist, state):
+        array[[2, 4]] = array[1]
+    image[3], state[3] = image[0], state[0]  # but another wrist picture
+    arrays = {
+        "observation/state": state,
+        "observation/image": image,
+        "observation/wrist_image": wrist,
+    }
+    rows = tuple(make_row(i) for i in range(5))
+    together = _ask(policy, arrays, rows)
+    assert encoded == [3], encoded
+    for i, row in enumerate(rows):
+        alone = {key: value[i : i + 1] for key, value in arrays.items()}
+        single = _ask(policy, alone, (row,))[0]
+        np.testing.assert_allclose(together[i], single, rtol=1e-3, atol=1e-4)
+    assert not np.allclose(together[1], together[2]), "noise is each row's own"
+    _ask(policy, arrays, (*rows[:4], dataclasses.replace(rows[4], prompt="turn on")))
+    assert encoded[-1] == 4, "another prompt is another observation"
+
+
 def _ask(policy, arrays, rows):
     """The first chunk of new attempts."""
     if hasattr(policy, "begin_session"):
@@ -299,7 +480,7 @@ def pi0_of_lerobot_0_4_is_refused_with_what_to_do():
     models.edit(folder, type="pi0")
     said = _refusal(folder)
     assert "transformers" in said, said
-    assert "lerobot-0.6" in said, said
+    assert "--policy-python venvs/lerobot/bin/python" in said, said
 
 
 if __name__ == "__main__":
@@ -313,5 +494,5 @@ if __name__ == "__main__":
             sys.stdout.write(f"broken {name}\n{traceback.format_exc()}\n")
         else:
             sys.stdout.write(f"passed {name}\n")
-    facts = {"known": sorted(PreTrainedConfig.get_known_choices()), "differences": DIFFERENCES}
+    facts = {"known": KNOWN, "differences": DIFFERENCES}
     sys.stdout.write(f"facts {json.dumps(facts)}\n")

@@ -10,6 +10,8 @@ from lerobot.configs.policies import PreTrainedConfig
 from lerobot.configs.types import FeatureType, PolicyFeature
 from lerobot.policies.factory import get_policy_class, make_policy_config, make_pre_post_processors
 
+from support import lerobot_vision as vision
+
 SAC = "sac" if "sac" in PreTrainedConfig.get_known_choices() else "gaussian_actor"
 """Of one kind, but renamed in LeRobot 0.6."""
 SIZE, STATES, MOVES = 64, 5, 3
@@ -29,7 +31,7 @@ def save(kind, folder, *, size=SIZE, states=STATES, moves=MOVES, cameras=CAMERAS
         output_features={"action": PolicyFeature(type=FeatureType.ACTION, shape=(moves,))},
         device="cpu",
         push_to_hub=False,
-        **{**SMALL[kind], **settings},
+        **{**(SMALL | vision.SMALL).get(kind, {}), **settings},
     )
     policy = get_policy_class(kind)(config).eval()
     if kind == "xvla":  # leaves some to whatever was in memory
@@ -189,6 +191,8 @@ def _stats(cameras, states, moves):
             "std": torch.rand(shape, generator=generator) + 0.5,
             "min": low - 1,
             "max": low + 2,
+            "q01": low - 1,
+            "q99": low + 2,
         }
 
     return {
@@ -276,32 +280,6 @@ def save_clip(folder):
     )
     CLIPModel(config).save_pretrained(folder)
     return Path(folder)
-
-
-def shrink_pi0(tokenizer):
-    """Let LeRobot's pi0, whose sizes go by name, be small, and read this tokenizer."""
-    from lerobot.policies.pi0 import modeling_pi0, processor_pi0
-
-    full = modeling_pi0.PaliGemmaForConditionalGenerationWithPiGemma
-
-    def paligemma(config):
-        config.text_config.vocab_size = 64
-        vision = config.vision_config
-        vision.hidden_size, vision.intermediate_size, vision.projection_dim = 16, 32, 32
-        vision.num_hidden_layers, vision.num_attention_heads = 1, 2
-        return full(config=config)
-
-    def sizes(variant):
-        return modeling_pi0.GemmaConfig(
-            width=32, depth=2, mlp_dim=32, num_heads=8, num_kv_heads=1, head_dim=8
-        )
-
-    modeling_pi0.PaliGemmaForConditionalGenerationWithPiGemma = paligemma
-    modeling_pi0.get_gemma_config = sizes
-    step = processor_pi0.TokenizerProcessorStep
-    processor_pi0.TokenizerProcessorStep = lambda tokenizer_name, **settings: step(
-        tokenizer_name=str(tokenizer), **settings
-    )
 
 
 def edit(folder, **changes):

@@ -22,7 +22,8 @@ from safetensors.torch import load_file  # noqa: E402
 
 from hocket.cli import main  # noqa: E402
 from hocket.core import plugins  # noqa: E402
-from hocket.core.data import ArraySpec, Batch, Row, Trial, noise_seed  # noqa: E402
+from hocket.core.data import Batch, Row, Trial, noise_seed  # noqa: E402
+from hocket.core.specs import ArraySpec  # noqa: E402
 from hocket.errors import ConfigError  # noqa: E402
 from hocket.train.algorithms.cloning import cloning_loss, flow_numbers  # noqa: E402
 from hocket.train.data.windows import Window  # noqa: E402
@@ -207,12 +208,22 @@ def smolvla_is_cloned():
     assert ends.shape == (3, 6, module.flow_size)
     torch.testing.assert_close(module.decode(ends), actions)
     noise = torch.randn(3, flow_numbers(network) + 1, generator=rng)
-    start, time = noise[:, :-1].view(ends.shape), torch.sigmoid(noise[:, -1])
+    start, time = noise[:, :-1].view(ends.shape), network.times(noise[:, -1])
     inputs = {**module.read(seen), "action": ends[:, :, : models.MOVES]}
-    _, told = module.policy.forward(dict(inputs), noise=start, time=1 - time)
+    theirs = []
+    forward = module.policy.model.forward
+    module.policy.model.forward = lambda *args: theirs.append(forward(*args)) or theirs[-1]
+    module.policy.forward(dict(inputs), noise=start, time=1 - time)
+    module.policy.model.forward = forward
     window = Window(observation=seen, actions=actions, mask=torch.ones(3, 6, dtype=torch.bool))
     loss = cloning_loss(network, window, noise)
-    assert abs(float(loss.detach()) / 18 - told["losses_after_forward"]) < 1e-4
+    # LeRobot's mean over what actions are made of, without what pads them.
+    assert abs(float(loss.detach()) / 18 - float(theirs[0][..., : models.MOVES].mean())) < 1e-4
+    torch.manual_seed(0)
+    drawn = module.policy.model.sample_time(20_000, "cpu").sort().values
+    ours = (1 - network.times(torch.randn(20_000, generator=rng))).sort().values
+    assert (drawn - ours).abs().max() < 0.02, (drawn - ours).abs().max()
+    assert 0.13 < (ours > 0.9).float().mean() < 0.16  # the first of ten steps
     optimizer = torch.optim.Adam([p for p in network.parameters() if p.requires_grad], lr=1e-3)
     for _ in range(10):
         optimizer.zero_grad()

@@ -45,6 +45,48 @@ def conforms():
     check_env(lambda: make(GOAL), seeds=(0, 1), steps=4)
 
 
+def an_unchanged_variant_equals_its_task():
+    """LIBERO's own env in the place of LIBERO-Plus', whose names of files say what is changed."""
+    from hocket.adapters.envs.libero.data import find_data
+    from hocket.adapters.envs.libero.plus import LiberoPlusConfig, Variant
+    from hocket.adapters.envs.libero.variants import CleanEnv, VariantEnv
+
+    data = find_data()
+    with tempfile.TemporaryDirectory() as folder:
+        paths = {"benchmark_root": data.assets.parent, "bddl_files": data.bddl_files}
+        paths |= {"init_states": data.init_states, "assets": data.assets, "datasets": folder}
+        with open(os.path.join(folder, "config.yaml"), "w") as file:
+            file.writelines(f"{key}: {path}\n" for key, path in paths.items())
+        os.environ["LIBERO_CONFIG_PATH"] = folder
+        change = "_view_0_0_100_0_0_initstate_0"
+        variants = [
+            Variant(suite="libero_object", name=MILK + change, number=5, factor="x", level=3)
+        ]
+        config = LiberoPlusConfig(size=64, prompts="plain")
+        env = VariantEnv(variants, config)  # chooses OpenGL, before anything of LIBERO's
+        import libero.libero
+        from libero.libero import envs
+
+        libero.libero._assets_path_cache = str(data.assets)
+        own = envs.OffScreenRenderEnv
+        envs.OffScreenRenderEnv = lambda bddl_file_name, **size: own(
+            bddl_file_name=bddl_file_name.replace(change, ""), **size
+        )
+        clean = CleanEnv(variants, config)
+        seen, again = env.reset(seed=0)[0], clean.reset(seed=0)[0]
+        for action in [None, *moves(12)]:
+            if action is not None:
+                (seen, *told), (again, *known) = env.step(action), clean.step(action)
+                assert told[:3] == known[:3]
+                assert told[3] == known[3] == {"success": False, "variant": 5, "level": 3}
+            assert seen.keys() == again.keys() | {"prompt"}
+            for key in seen.keys() - {"prompt"}:
+                np.testing.assert_array_equal(seen[key], again[key], err_msg=key)
+            assert (
+                seen["prompt"] == again["prompt"] == "pick up the milk and place it in the basket"
+            )
+
+
 def a_soft_reset_equals_a_hard_one():
     for task in (GOAL, MILK):
         rows = []

@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from hocket.core.data import PolicySpec
+from hocket.core.specs import PolicySpec
 
 STATE = "observation/state"
 STATE_SIZE, ACTION_SIZE, LENGTH = 5, 3, 4

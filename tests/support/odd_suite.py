@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from hocket.core.data import TaskInfo
+from hocket.core.specs import TaskInfo
 
 ESCAPES = "\x1b[31mred\x1b]0;title\x07\r\nnext\x9b2J"
 LONG = "x" * 300

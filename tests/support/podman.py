@@ -6,6 +6,7 @@ libraries and the simulators of this machine are mounted into it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -56,13 +57,10 @@ def containers() -> list[str]:
     return subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
 
 
-@pytest.fixture(scope="session")
-def podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder for Podman's own files, with the image in it; skips where there is no Podman that
-    works."""
-    if shutil.which("podman") is None or os.geteuid() != 0:
-        pytest.skip(missing("podman", "as root, apt-get install podman runc"))
-    folder = tmp_path_factory.mktemp("podman")
+@contextlib.contextmanager
+def image_here(folder: Path) -> Iterator[str]:
+    """Podman with its own files in a folder, and the image in it; gives why it does not work here,
+    empty where it does."""
     (folder / "containers.conf").write_text(_CONF)
     (folder / "storage.conf").write_text(
         f'[storage]\ndriver = "overlay"\ngraphroot = "{folder}/root"\nrunroot = "{folder}/run"\n'
@@ -83,10 +81,23 @@ def podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             words += [word for mount in mounts() for word in ("--volume", mount)]
             words += [IMAGE, sys.executable, "-c", ""]
             done = subprocess.run(words, capture_output=True, text=True, check=False)
-        if done.returncode:
-            pytest.skip(missing("podman", f"it does not work here: {done.stderr.strip()[-300:]}"))
+        try:
+            yield done.stderr.strip()[-300:] if done.returncode else ""
+        finally:
+            for words in (["podman", "rm"], ["podman", "rmi"]):
+                subprocess.run([*words, "--all", "--force"], capture_output=True, check=False)
+            # Podman leaves its storage mounted.
+            subprocess.run(["umount", str(folder / "root" / "overlay")], check=False)
+
+
+@pytest.fixture(scope="session")
+def podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder for Podman's own files, with the image in it; skips where there is no Podman that
+    works."""
+    if shutil.which("podman") is None or os.geteuid() != 0:
+        pytest.skip(missing("podman", "as root, apt-get install podman runc"))
+    folder = tmp_path_factory.mktemp("podman")
+    with image_here(folder) as fault:
+        if fault:
+            pytest.skip(missing("podman", f"it does not work here: {fault}"))
         yield folder
-        subprocess.run(["podman", "rm", "--all", "--force"], capture_output=True, check=False)
-        subprocess.run(["podman", "rmi", "--all", "--force"], capture_output=True, check=False)
-        # Podman leaves its storage mounted.
-        subprocess.run(["umount", str(folder / "root" / "overlay")], check=False)

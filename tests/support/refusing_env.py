@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from hocket.core.data import TaskInfo
+from hocket.core.specs import TaskInfo
 from hocket.errors import ConfigError
 
 

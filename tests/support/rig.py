@@ -11,7 +11,8 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from hocket.core.contracts.runtime import Runtime, WorkerSpec
-from hocket.core.data import Array, EnvSpec, Ref, Trial
+from hocket.core.data import Array, Ref, Trial
+from hocket.core.specs import EnvSpec
 from hocket.workers.fleet import Fleet, FleetConfig
 from hocket.workers.local.runtime import LocalRuntime
 from hocket.workers.notices import (

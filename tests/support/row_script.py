@@ -12,7 +12,8 @@ import numpy as np
 
 from hocket.core.contracts.batched import RowSteps
 from hocket.core.contracts.runtime import WorkerSpec
-from hocket.core.data import Array, Ref, SuccessRule, TaskInfo
+from hocket.core.data import Array, Ref, SuccessRule
+from hocket.core.specs import TaskInfo
 from hocket.core.wire import Begin, Discard, Execute, Executed, Message
 from hocket.workers.rows.host import RowsHost
 from hocket.workers.shm import STOP, Control, word
@@ -43,6 +44,8 @@ class ScriptConfig:
     max_steps: int | None = None
     apart: bool = False
     """A simulator of its own for each task, and the second sees twice as much."""
+    way: str = "mask"
+    """How its rows are kept from moving."""
     raise_at: int = 0
     """Raises in its step of this number, and is broken ever after."""
 
@@ -50,10 +53,9 @@ class ScriptConfig:
 class Script:
     """Rows without a world."""
 
-    suspension = "mask"
-
     def __init__(self, rows: int, tasks: Sequence[str], config: ScriptConfig) -> None:
         self.rows = rows
+        self.suspension = config.way
         self.tasks = tuple(tasks)
         self.config = config
         self.action_space = gymnasium.spaces.Box(-1e6, 1e6, (1,), np.float64)

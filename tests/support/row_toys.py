@@ -11,7 +11,8 @@ import gymnasium
 import numpy as np
 
 from hocket.core.contracts.batched import RowSteps
-from hocket.core.data import Actions, Array, Batch, PolicySpec, SuccessRule, TaskInfo
+from hocket.core.data import Actions, Array, Batch, SuccessRule
+from hocket.core.specs import PolicySpec, TaskInfo
 from hocket.workers.rows.suspendable import Suspendable
 
 _MIX = np.uint64(0x9E3779B97F4A7C15)

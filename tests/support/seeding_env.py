@@ -19,6 +19,7 @@ class Drawn(gymnasium.Env[Any, Any]):
         self._breaks = breaks
         self._is_fresh = False
         """Whether no step was made since the reset."""
+        self._touches = 0.0
         self._own = np.random.default_rng(0 if way == "made once" else None)
 
     def reset(
@@ -34,16 +35,19 @@ class Drawn(gymnasium.Env[Any, Any]):
         elif self._way == "constant":
             start = np.zeros(2)
         else:
-            source = self.np_random if self._way == "seeded" else self._own
-            start = source.uniform(-1, 1, 2)
+            is_keyed = self._way in ("seeded", "touches")
+            start = (self.np_random if is_keyed else self._own).uniform(-1, 1, 2)
+            start[1] += self._touches
         return start, {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self._is_fresh = False
+        self._touches = float(self._way == "touches" and action[0] > 0.5)
         return np.zeros(2), 0.0, True, False, {"success": True}
 
 
 def make(way: str = "seeded", breaks: int = 0) -> Drawn:
     """`way` is seeded, global, constant, unseeded, or made once: one generator for all resets; or
-    once: the second of two resets raises. So does reset number `breaks` of the process."""
+    once: the second of two resets raises; or touches: what the last step of an episode touched, by
+    an action above a half, is told at the next reset. So does reset number `breaks`."""
     return Drawn(way, breaks)

@@ -38,6 +38,7 @@ class ThreadSites:
         self._kinds = kinds
         self._count = count
         self._url = url
+        self.wait_s = DEADLINE_S
         self.sites: list[Site] = []
         self.errors: list[HocketError] = []
         self._threads: list[threading.Thread] = []
@@ -49,7 +50,7 @@ class ThreadSites:
     def add(self, port: int, credentials: str) -> None:
         site = Site(f"thread-{len(self.sites)}", self._kinds)
         url = self._url(f"ws://127.0.0.1:{port}")
-        link = DriverLink(url, Credentials.parse(credentials, "the test"), site, wait_s=DEADLINE_S)
+        link = DriverLink(url, Credentials.parse(credentials, "the test"), site, wait_s=self.wait_s)
 
         def work() -> None:
             try:

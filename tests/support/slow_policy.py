@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from hocket.core.data import Actions, Batch, PolicySpec
+from hocket.core.data import Actions, Batch
+from hocket.core.specs import PolicySpec
 
 
 class Slow:

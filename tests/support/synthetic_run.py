@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from hocket.core.contracts.recorder import AttemptStart, StepRecord
-from hocket.core.data import Chunk, Episode, Outcome, PolicySpec, TaskInfo, Trial
+from hocket.core.data import Chunk, Episode, Outcome, Trial
 from hocket.core.events import (
     AttemptFailed,
     AttemptsBegan,
@@ -29,6 +29,7 @@ from hocket.core.events import (
     RunEnded,
     RunStarted,
 )
+from hocket.core.specs import PolicySpec, TaskInfo
 from hocket.records.chunks import ChunkRows
 from hocket.records.folder import RunFolder
 from hocket.records.ledger.ledger import Ledger

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from hocket.core.data import ArraySpec
+from hocket.core.specs import ArraySpec
 from hocket.train.learner import checkpoint
 from hocket.train.networks.building import Description
 from hocket.train.networks.contract import Shapes

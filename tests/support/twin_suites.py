@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from hocket.core.data import TaskInfo
+from hocket.core.specs import TaskInfo
 
 
 class Summing(gymnasium.Env[Any, Any]):

@@ -10,19 +10,8 @@ from typing import Any
 import numpy as np
 
 from hocket.adapters.policies.openpi.policy import OpenPI, OpenPIConfig
-from hocket.core.data import (
-    Actions,
-    ActionSpec,
-    ArraySpec,
-    Batch,
-    EnvSpec,
-    Observation,
-    PolicySpec,
-    Row,
-    TaskInfo,
-    Trial,
-    noise_seed,
-)
+from hocket.core.data import Actions, Batch, Observation, Row, Trial, noise_seed
+from hocket.core.specs import ActionSpec, ArraySpec, EnvSpec, PolicySpec, TaskInfo
 from support.running_server import WAIT_S, Running
 
 Connect = Callable[..., OpenPI]

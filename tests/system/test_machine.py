@@ -50,7 +50,8 @@ def test_no_quota_leaves_the_affinity(tmp_path: Path) -> None:
             "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
         },
     )
-    assert machine.cores(root) == len(os.sched_getaffinity(0))
+    whole = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    assert machine.cores(root) == whole
 
 
 def test_memory_is_the_tightest_limit_on_the_way_up(tmp_path: Path) -> None:

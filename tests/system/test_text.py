@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import json
+import re
 
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.table import Table
 
-from hocket.results.page.markup import tag
+from hocket.results.page.document import document
 from hocket.results.terminal import Console
 from hocket.system.text import printable
 
@@ -45,5 +47,7 @@ def test_console_writes_names_out_and_keeps_its_own_colours() -> None:
 
 
 def test_page_has_no_control_characters() -> None:
-    page = str(tag("p", HOSTILE, title=HOSTILE))
-    assert page == f'<p title="{SHOWN}">{SHOWN}</p>'
+    page = document({"title": HOSTILE, "kicker": HOSTILE, "said": HOSTILE}, summary=HOSTILE)
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", page)
+    assert page.count(SHOWN) == 4, "two titles, a kicker and the summary"
+    assert json.dumps(SHOWN) in page

@@ -16,6 +16,7 @@ from hocket.core.data import Array
 from hocket.testing import ConformanceError, batched_findings, check_batched
 from support.delayed import HoldingRows
 from support.row_toys import RowToy, RowToyConfig, RowToys
+from support.together import Rows as Together
 
 CONFIG = RowToyConfig(length_min=5, length_max=40)
 
@@ -209,6 +210,38 @@ BROKEN = [
 def test_toys_are_sound_however_they_are_suspended(way: str) -> None:
     suite = RowToys("", RowToyConfig(way=way))
     check_batched(lambda rows: suite.make_rows("walk", rows))
+
+
+def test_rows_that_step_together_or_not_at_all_are_sound() -> None:
+    check_batched(Together)
+
+
+class MovesOn(Together):
+    """Lets a row wait while others move, and goes on with it as if nothing were."""
+
+    def step(self, actions: Array, active: Array) -> RowSteps:
+        self.is_live[:] = active
+        return super().step(actions, active)
+
+
+class Leans(Together):
+    """A row ends sooner beside others that have begun."""
+
+    def step(self, actions: Array, active: Array) -> RowSteps:
+        self.steps += int(active.sum() > 1) * active * (self.steps == 1)
+        return super().step(actions, active)
+
+
+@pytest.mark.parametrize(
+    ("make", "rule"),
+    [
+        (MovesOn, "A row whose others moved without it is refused"),
+        (Leans, "Rows know nothing of each other."),
+    ],
+)
+def test_a_fault_of_rows_that_step_together_is_told(make: Any, rule: str) -> None:
+    (finding,) = batched_findings(make)
+    assert finding.rule.startswith(rule)
 
 
 def test_toys_that_hold_still_are_sound() -> None:

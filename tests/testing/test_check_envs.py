@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hocket.core.contracts.env import ABILITIES, abilities_of
-from hocket.core.data import TaskInfo
+from hocket.core.specs import TaskInfo
 from hocket.errors import HocketError, UnknownNameError
 from hocket.testing import (
     ConformanceError,

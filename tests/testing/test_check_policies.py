@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hocket.core.data import ActionSpec, ArraySpec, Batch, EnvSpec, PolicySpec, Row, TaskInfo
+from hocket.core.data import Batch, Row
+from hocket.core.specs import ActionSpec, ArraySpec, EnvSpec, PolicySpec, TaskInfo
 from hocket.testing import ConformanceError, ScriptedPolicy, check_policy, policy_findings
 
 INPUTS = {"observation/state": ArraySpec(shape=(3,), dtype="float32")}

@@ -74,9 +74,9 @@ class Uncontrolled(Wrapped):
     def control(self, lane: int, word: int) -> None: ...
 
 
-class NoTraceback(Wrapped):
+class NoWords(Wrapped):
     def heard(self, message: Message) -> Message:
-        return message._replace(traceback="") if isinstance(message, Failed) else message
+        return message._replace(message="") if isinstance(message, Failed) else message
 
 
 class WordlessEnd(Wrapped):
@@ -150,7 +150,7 @@ BROKEN: list[tuple[type[Wrapped], str]] = [
     (DeafToDescribe, "Describe is answered"),
     (Uncounted, "steps() counts every step"),
     (Uncontrolled, "control() recalls a chunk"),
-    (NoTraceback, "An error of the env is told as Failed"),
+    (NoWords, "An error of the env is told as Failed"),
     (Endless, "Close ends the worker"),
     (FragileKill, "kill() ends a worker"),
 ]

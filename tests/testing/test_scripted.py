@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from hocket.core import plugins
-from hocket.core.data import ActionSpec, Batch, EnvSpec, Row, TaskInfo, Trial, noise_seed
+from hocket.core.data import Batch, Row, Trial, noise_seed
+from hocket.core.specs import ActionSpec, EnvSpec, TaskInfo
 from hocket.errors import ConfigError, PolicyError
 from hocket.testing import ScriptedPolicy
 

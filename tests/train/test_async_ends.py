@@ -53,7 +53,7 @@ def test_after_kill_9_nothing_is_left_running_and_the_run_goes_on_from_its_newes
     tmp_path: Path, mode: str
 ) -> None:
     from hocket.cli import main
-    from hocket.records.run_file import load_run, save_run
+    from hocket.records.run_file import load_about, load_run, save_run
 
     run = tmp_path / "run"
     process = start(run, "--mode", mode)
@@ -66,7 +66,8 @@ def test_after_kill_9_nothing_is_left_running_and_the_run_goes_on_from_its_newes
         end(process)
     state = checkpoint.read_table(checkpoint.latest(run) / "state.json")
     config = load_run(run)
-    save_run(run, {**config, "steps": state["env_steps"] + 200}, about={})
+    steps = state["env_steps"] + 200
+    save_run(run, {**config, "steps": steps}, about=load_about(run))
     assert main(["train", "--resume", str(run)]) == 0
     after = checkpoint.read_table(checkpoint.latest(run) / "state.json")
     assert after["version"] > state["version"]

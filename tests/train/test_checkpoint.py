@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from hocket.core import plugins
-from hocket.core.data import ArraySpec
+from hocket.core.specs import ArraySpec
 from hocket.errors import ConfigError, RunFolderError
 from hocket.train.learner import checkpoint
 from hocket.train.networks.actor import ChunkActor

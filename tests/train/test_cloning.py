@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from hocket.core.data import ArraySpec, TaskInfo
+from hocket.core.specs import ArraySpec, TaskInfo
 from hocket.errors import ConfigError, RunFolderError, UsageError
+from hocket.exports import export_run
+from hocket.exports.collect import CollectConfig, collect
 from hocket.runs.config import EvalConfig
 from hocket.runs.demonstrations.chosen import ExportConfig, Silent
-from hocket.runs.export import export_run
-from hocket.runs.export.collect import CollectConfig, collect
 from hocket.train.cloner import Cloner
 from hocket.train.data.reading import read_data
 from hocket.train.data.store import Data, Wanted, open_data

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from hocket.core.data import ArraySpec, Batch, Row, Trial, noise_seed
-from hocket.train.collect.plan import EVALUATION, holder_of, is_evaluation
+from hocket.core.data import Batch, Row, Trial, noise_seed
+from hocket.core.specs import ArraySpec
+from hocket.train.collect.plan import EVALUATION, evaluated_as, holder_of
 from hocket.train.collect.policy import LOG_PROB, SAMPLE, VERSION, CollectingPolicy
 from hocket.train.learner.weights import WeightBlock
 from hocket.train.networks.actor import ChunkActor, FlowActor
@@ -47,7 +48,7 @@ def make(network: torch.nn.Module) -> tuple[CollectingPolicy, WeightBlock]:
     block = WeightBlock(published_tensors(network))
     block.publish(published_tensors(network), 0)
     policy = CollectingPolicy(
-        twin(network, "cpu"), SHAPES, is_deterministic=is_evaluation, held_by=holder_of
+        twin(network, "cpu"), SHAPES, evaluated_as=evaluated_as, held_by=holder_of
     )
     policy.block = block
     return policy, block

@@ -24,7 +24,8 @@ from hocket.core.events import AttemptFailed, AttemptsBegan, EpisodesSealed
 from hocket.errors import UsageError, WireError
 from hocket.machines import protocol
 from hocket.machines.commands import HANDED, Outlet
-from hocket.machines.leasing.leases import Lease, LeaseBook, LeaseId
+from hocket.machines.leasing.entries import Lease, LeaseId
+from hocket.machines.leasing.leases import LeaseBook
 from hocket.machines.machines import Machines
 from hocket.machines.ray import RayLauncher, SiteActor, _Placed
 from hocket.machines.server import FetchError
@@ -95,7 +96,7 @@ class Desk:
 
     def join(self, site: str, holds: list[LeaseId] | None = None) -> None:
         self.driver.open(protocol.SiteHello(protocol.PROTOCOL, hocket.__version__, site, site))
-        joined = protocol.Joined(1, 1, "inputs", {}, {}, is_shared=False, holds=holds or [])
+        joined = protocol.Joined(1, 1, "inputs", {}, is_shared=False, holds=holds or [])
         self.hear(site, joined)
         self.driver.turn(0.0)
 
@@ -388,11 +389,13 @@ def test_what_a_site_gives_lies_in_the_object_store_of_its_node(cluster: Any) ->
     actor = ray.remote(Full).options(num_cpus=1).remote()
     given = actor.fetch.remote(7)
     ray.wait([given], fetch_local=False)
+    # Where an object lies Ray tells a while after it is there.
+    wait_until(lambda: bool(get_object_locations([given])[given]["node_ids"]))
     found = get_object_locations([given])[given]
     assert found["node_ids"] == [node.node_id]
     assert found["object_size"] >= 1 << 20
     launcher = RayLauncher(MachinesConfig(where="ray", sites=1, site=SiteConfig()))
-    launcher._sites.append(_Placed("one", actor, given))
+    launcher._sites.append(_Placed("one", actor, given, None, 0.0))
     assert asyncio.run(launcher.fetch("one", 8)) == b"small"
     with pytest.raises(FetchError, match="is gone"):
         asyncio.run(launcher.fetch("two", 9))
@@ -535,7 +538,8 @@ def test_weights_are_put_once_for_a_version_and_fetched_once_by_each_node(
             f"{len(fetched)} of {len(stretches)} stretches were fetched, {sum(fetched)} bytes\n"
         )
     # Every stretch came through Ray, once, and none by a connection.
-    assert fetched == stretches != []
+    # What still comes once the training has all it needs is let go.
+    assert fetched[: len(stretches)] == stretches != []
     if not is_carried:
         assert sent
         return

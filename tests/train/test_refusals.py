@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,20 @@ def test_weights_that_are_a_pickle_are_refused_with_the_way_to_convert_them(
     told = refused(capsys, tmp_path / "run", *flags, "--weights", str(tmp_path / "mine.pt"))
     assert "mine.safetensors" in told
     assert "pickle" in told
+
+
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [
+        ("support.chunk_modules:Silent", "Silent cannot be trained as it stands: .*torch:support"),
+        ("torch:support.chunk_modules:Silent", r"Silent has no method forward\(observation\)"),
+    ],
+)
+def test_a_module_that_training_cannot_use_is_refused_in_a_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], policy: str, said: str
+) -> None:
+    told = refused(capsys, tmp_path / "run", "--env", "toy:count", "--policy", policy)
+    assert re.search(said, told)
 
 
 @pytest.mark.slow

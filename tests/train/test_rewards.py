@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from hocket.core.data import Trial
+from hocket.core.outcomes import values_in
 from hocket.errors import ConfigError, UnknownNameError
 from hocket.train.algorithms.stretches import LayoutError, Stretch, group_of
 from hocket.train.collect.curriculum import Curriculum, CurriculumError, Start, weigh_hard
 from hocket.train.config import TrainConfig
 from hocket.train.rewards import RewardError, Rewards
-from hocket.workers.env.chunk_runner import numbers_in, packed_numbers
+from hocket.workers.env.chunk_runner import packed_numbers
 from hocket.workers.rows.endings import RowNumbers
 from train.test_training import ENV, records, run, same_weights, success
 
@@ -187,7 +188,7 @@ def test_numbers_in_info_are_found_whatever_they_are() -> None:
         "complex": np.complex64(1j),
     }
     wanted = {"success": 1.0, "cost": 0.5, "count": 3.0, "parts/near": 1.0}
-    assert numbers_in(info) == wanted
+    assert values_in(info) == wanted
     packed = packed_numbers([{"a": 1.0}, {"b": 2.0}])
     assert np.frombuffer(packed["a"])[0] == 1.0
     assert np.isnan(np.frombuffer(packed["a"])[1])
@@ -246,13 +247,13 @@ def test_starts_come_as_often_as_they_weigh() -> None:
     assert len({group_of(t, 2) for group in groups for t in group}) == 60
 
 
-def test_hard_starts_weigh_more() -> None:
-    outcomes = [(0, 0), (8, 0), (8, 8)]
+def test_starts_whose_end_is_open_weigh_most_and_none_weighs_nothing() -> None:
+    outcomes = [(0, 0), (8, 4), (8, 0), (8, 8), (998, 0)]
     starts = [
         Start(suite="toy", task="count", seed=i, tried=tried, succeeded=succeeded)
         for i, (tried, succeeded) in enumerate(outcomes)
     ]
-    assert weigh_hard(starts) == pytest.approx([0.5, 0.9, 0.1])
+    assert weigh_hard(starts) == pytest.approx([0.25, 0.25, 0.09, 0.09, 0.02])
 
 
 def test_weights_change_when_an_update_is_done_and_survive_a_checkpoint() -> None:

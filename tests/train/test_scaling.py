@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from hocket import evaluate
-from hocket.core.data import ActionSpec, ArraySpec
+from hocket.core.specs import ActionSpec, ArraySpec
 from hocket.train.algorithms.ranks import Ranks
 from hocket.train.config import TrainConfig
 from hocket.train.learner import checkpoint

@@ -41,8 +41,16 @@ def settings(**changes: Any) -> TrainConfig:
     return TrainConfig(**plain)
 
 
-def run(tmp_path: Path, name: str = "run", *, resume: bool = False, **changes: Any) -> Trained:
-    return train(settings(**changes), tmp_path / name, resume=resume, say=None)
+def run(
+    tmp_path: Path,
+    name: str = "run",
+    *,
+    resume: bool = False,
+    allow_changes: bool = False,
+    **changes: Any,
+) -> Trained:
+    folder = tmp_path / name
+    return train(settings(**changes), folder, resume=resume, allow_changes=allow_changes, say=None)
 
 
 def records(result: Trained, kind: str) -> list[dict[str, Any]]:

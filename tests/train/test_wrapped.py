@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import secrets
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,10 @@ import torch
 
 from hocket import evaluate
 from hocket.core.contracts.module import HasVelocity
-from hocket.core.data import ArraySpec
+from hocket.core.specs import ArraySpec
 from hocket.errors import ConfigError, SpecMismatchError
 from hocket.train.networks.actor import FlowActor
+from hocket.train.networks.building import Description
 from hocket.train.networks.contract import Observations, Shapes
 from hocket.train.networks.policies import FlowConfig
 from hocket.train.networks.sampling import CHAIN
@@ -48,6 +51,27 @@ def test_what_was_sampled_is_as_likely_when_it_is_learnt_from(module: Any) -> No
     assert all(parameter.grad is None for parameter in network.module.parameters())
     again.log_prob.sum().backward()
     assert all(parameter.grad is not None for parameter in network.module.parameters())
+
+
+def test_the_first_weights_of_a_module_follow_the_seed_alone() -> None:
+    def weights(seed: int) -> torch.Tensor:
+        about = {"seed": seed, "settings": {}}
+        name = "torch:support.chunk_modules:Drawn"
+        network = Description(network=name, config=about, shapes=SHAPES, replan=None).build(name)
+        return torch.nn.utils.parameters_to_vector(network.module.parameters())
+
+    torch.manual_seed(secrets.randbits(32))
+    first = weights(3)
+    torch.rand(1)
+    torch.testing.assert_close(weights(3), first, rtol=0, atol=0)
+    assert not torch.equal(weights(4), first)
+
+
+def test_the_spread_of_a_wrapped_module_is_told_in_units_of_half_of_each_range() -> None:
+    shapes = dataclasses.replace(SHAPES, bounds=((-0.05, 0.05), (0.0, 800.0)))
+    network = wrap(Regressor(), shapes, WrappedConfig(std=0.2))
+    spreads = network.log_std.exp().detach()
+    torch.testing.assert_close(spreads, torch.tensor([0.01, 80.0]).expand_as(spreads))
 
 
 def test_a_wrapped_modules_likeliest_chunk_is_its_own() -> None:

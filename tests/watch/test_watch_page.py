@@ -171,7 +171,7 @@ def test_training_is_shown_as_curves_with_its_evaluations(
 ) -> None:
     run = tmp_path / "train"
     run.mkdir()
-    (run / "run.yaml").write_text("env: [toy]\npolicy: actor\nsteps: 4000\nabout: {format: 3}\n")
+    (run / "run.yaml").write_text("env: [toy]\npolicy: actor\nsteps: 4000\nabout: {format: 4}\n")
     rows = []
     for step in range(100, 2100, 100):
         values = {"train/success": step / 4000, "train/return": step / 10, "learn/kl": 0.01}

@@ -53,7 +53,7 @@ def test_a_page_is_served_with_all_it_needs_and_runs_no_script_of_others(address
     page = get(address)
     assert page.status == 200
     needed = re.findall(r'(?:href|src)="(/[^"]+)"', page.body.decode())
-    assert len(needed) == 3
+    assert len(needed) == 2
     for path in needed:
         assert get(address, path).status == 200, path
     policy = page.headers["Content-Security-Policy"]
@@ -62,7 +62,7 @@ def test_a_page_is_served_with_all_it_needs_and_runs_no_script_of_others(address
     assert page.headers["Referrer-Policy"] == "no-referrer"
 
 
-@pytest.mark.parametrize("path", ["/", "/wrong/", f"/{TOKEN}x/", f"/{TOKEN[:-1]}/", "/watch.js"])
+@pytest.mark.parametrize("path", ["/", "/wrong/", f"/{TOKEN}x/", f"/{TOKEN[:-1]}/", "/page.js"])
 def test_nothing_is_served_without_the_token(address: str, path: str) -> None:
     assert get(address, path).status == 404
 
@@ -92,7 +92,7 @@ def test_pages_of_others_cannot_follow_a_run(address: str) -> None:
         "film/../0/0/front.mp4",
         "run.yaml",
         "ledger.sqlite",
-        "../watch.js",
+        "../page.js",
         "page/../../server.py",
     ],
 )
@@ -100,6 +100,39 @@ def test_no_path_leads_to_another_file(run: Path, address: str, path: str) -> No
     film_of(run, 0)
     film_of(run, 0, ".front.mp4.tmp")
     assert get(address, path).status == 404
+
+
+@pytest.mark.parametrize(
+    ("path", "headers"),
+    [
+        ("film//0/0/front.mp4?from=" + "9" * 5000, {}),
+        ("film//0/0/front.mp4", {"Range": f"bytes={'9' * 5000}-"}),
+        ("film//0/0/front.mp4", {"Range": f"bytes=-{'9' * 5000}"}),
+    ],
+    ids=["digits", "from", "last"],
+)
+def test_numbers_of_any_length_are_answered_in_words(
+    run: Path, address: str, path: str, headers: dict[str, str]
+) -> None:
+    film_of(run, 0)
+    with joined(address) as page:
+        page.until("snapshot")
+        found = get(address, path, **headers)
+        assert (found.status, found.body) == (400, b"This means nothing.\n")
+        assert get(address, path.partition("?")[0]).status == 200
+
+
+@pytest.mark.parametrize(
+    "message",
+    ["[" * 10_000, '{"episode": Infinity}', '{"look": [1e400]}', '{"look": [' + "9" * 5000 + "]}"],
+    ids=["deep", "infinity", "overflow", "digits"],
+)
+def test_a_message_that_means_nothing_ends_no_page(address: str, message: str) -> None:
+    with joined(address) as page:
+        page.socket.send(message)
+        assert page.until("refused")["text"] == "This means nothing."
+        page.say(episode=0)
+        page.until("episode")
 
 
 def test_a_link_does_not_lead_out_of_the_folder(run: Path, address: str, tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ def test_beyond_loopback_a_page_is_served_with_a_key_or_with_tls(
         assert scheme == ("https" if is_secret else "http")
         address = f"{scheme}://{own_address()}:{port}/"
         with urllib.request.urlopen(address + path, context=context) as page:
-            assert b"watch.js" in page.read()
+            assert b"page.js" in page.read()
         with pytest.raises(urllib.error.HTTPError, match="404"):
             urllib.request.urlopen(address, context=context)
         evil = urllib.request.Request(address + path, headers={"Host": "evil.example"})

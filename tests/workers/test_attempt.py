@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from hocket.core.data import Outcome, SuccessRule, TaskInfo, Trial
+from hocket.core.data import Outcome, SuccessRule, Trial
+from hocket.core.specs import TaskInfo
 from hocket.core.wire import END_JUDGED, END_SUCCESS, END_TERMINATED, END_TRUNCATED, outcome_of
 from hocket.workers.env.attempt import Attempt
 

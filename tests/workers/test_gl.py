@@ -68,6 +68,20 @@ def test_what_the_user_set_is_respected(monkeypatch):
         gl.choose_device()
 
 
+def test_settings_of_an_env_go_before_what_the_machine_would_take(monkeypatch):
+    pytest.importorskip("metaworld")
+    offer(monkeypatch, egl=(*GPUS, CPU), osmesa=(Device(backend="osmesa", index=0, renderer="x"),))
+    monkeypatch.setenv("MUJOCO_GL", "egl")
+    monkeypatch.setenv("MUJOCO_EGL_DEVICE_ID", "0")
+    MetaWorld("push", MetaWorld.Config(gl_device=1)).make("push-v3")
+    assert gl.choose_device() == GPUS[1]
+    MetaWorld("push", MetaWorld.Config(gl="osmesa")).make("push-v3")
+    assert gl.choose_device().backend == "osmesa"
+    MetaWorld("push", MetaWorld.Config(gl="egl", gl_device=5)).make("push-v3")
+    with pytest.raises(ConfigError, match=r"EGL device 5 .* these do: 0, 1, 2"):
+        gl.choose_device()
+
+
 def test_rendering_on_the_cpu_is_said():
     assert "on the CPU" in CPU.notes[0]
     assert GPUS[0].notes == ()

@@ -34,7 +34,7 @@ def executed(rewards: Sequence[Sequence[float]], ends: Sequence[int] = ()) -> Ex
 def hear(worker: WorkerSlot, *messages: Executed) -> LanesExecuted | None:
     inbox = Inbox()
     for message in messages:
-        inbox.executed(worker, message, 0.0)
+        inbox.hear(worker, message, 0.0)
     notices = inbox.take()
     assert len(notices) <= 1
     return notices[0] if notices else None  # type: ignore[return-value]
@@ -64,7 +64,7 @@ def test_messages_of_one_poll_make_one_notice() -> None:
     workers = [WorkerSlot(range(lane, lane + 1)) for lane in range(3)]
     inbox = Inbox()
     for worker in workers:
-        inbox.executed(worker, executed([[1.0, 2.0]]), 0.0)
+        inbox.hear(worker, executed([[1.0, 2.0]]), 0.0)
     (notice,) = inbox.take()
     assert isinstance(notice, LanesExecuted)
     assert notice.lanes == [0, 1, 2]

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from hocket.core.data import Observation
 from hocket.errors import ObservationError
-from hocket.workers.env.chunk_runner import ObservationBuffer
+from hocket.workers.env.observation_buffer import ObservationBuffer
 
 
 def seen(step: int) -> Observation:

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import hocket
-from hocket.core.data import ActionSpec, Array, Ref, TaskInfo, Trial
+from hocket.core.data import Array, Ref, Trial
+from hocket.core.specs import ActionSpec, TaskInfo
 from hocket.errors import ConfigError, HocketError, UsageError
 from hocket.workers.env.factors import parse_factors, split_arms
 from hocket.workers.env.live_env import LiveEnv
@@ -200,7 +201,9 @@ def test_what_is_not_there_cannot_be_disturbed(text: str) -> None:
 
 def test_rows_of_a_batched_simulator_are_refused() -> None:
     with pytest.raises(UsageError, match="batched"):
-        hocket.evaluate(env="mjx:reach", policy="zero", perturb="state:noise=1", episodes=1)
+        hocket.evaluate(
+            env="support.row_toys:RowToys", policy="zero", perturb="state:noise=1", episodes=1
+        )
 
 
 @pytest.mark.slow

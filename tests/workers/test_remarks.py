@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import hocket
-from hocket.core.data import TaskInfo
 from hocket.core.events import Event, Noted, SpecLearned
+from hocket.core.specs import TaskInfo
 from hocket.workers.env import remarks
 from hocket.workers.suites import limit_of, prompt_of
 
@@ -72,21 +72,38 @@ def test_nothing_is_told_of_an_env_that_says_all() -> None:
     assert told_of(Plain).heard == []
 
 
-def test_an_env_without_a_limit_is_told_unless_the_run_has_one() -> None:
-    task = TaskInfo(name="stir")
-    (said,) = remarks.of_reset(task, limit=0, prompt="", reads=None)
-    assert "'stir' has no step limit" in said
+class Truncating(Endless):
+    """Ends its episodes itself, which no attribute says."""
+
+    ends_after = 40
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        self.count = 0
+        return super().reset(seed=seed)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.count += 1
+        return np.zeros(2), 0.0, False, self.count >= self.ends_after, {"success": False}
+
+
+class Lengthy(Truncating):
+    ends_after = 1100
+
+
+def test_an_env_without_a_limit_is_told_once_an_episode_goes_on_and_on() -> None:
+    (said,) = told_of(Lengthy).heard
+    assert "'Lengthy' has no step limit" in said
     assert "--max-steps" in said
-    assert remarks.of_reset(task, limit=9, prompt="", reads=None) == []
+    assert told_of(Truncating).heard == [], "it ends its episodes itself"
     assert told_of(Endless, max_steps=4).heard == []
 
 
 def test_a_prompt_that_the_policy_reads_and_the_env_lacks_is_told() -> None:
     task = TaskInfo(name="stir", max_steps=3)
     reads = ("observation/state", "prompt")
-    (said,) = remarks.of_reset(task, limit=0, prompt="", reads=reads)
+    (said,) = remarks.of_reset(task, prompt="", reads=reads)
     assert "language_instruction" in said
-    assert remarks.of_reset(task, limit=0, prompt="stir the pot", reads=reads) == []
+    assert remarks.of_reset(task, prompt="stir the pot", reads=reads) == []
 
 
 def test_an_outcome_under_a_wrong_name_is_told_once() -> None:
@@ -97,7 +114,7 @@ def test_an_outcome_under_a_wrong_name_is_told_once() -> None:
 
 def test_frames_that_nobody_looks_at_are_told() -> None:
     (said,) = told_of(Wasteful, policy="zero", policy_config={"chunk_length": 3}).heard
-    assert "gave 7 frames of observation/image for 2 decisions" in said
+    assert "gives observation/image at every step, and few of them are looked at" in said
     assert told_of(Wasteful, policy="zero", policy_config={"chunk_length": 1}).heard == []
 
 

@@ -141,9 +141,30 @@ def test_wrong_number_of_action_values_is_refused() -> None:
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_actions_that_are_not_finite_are_refused(bad: float) -> None:
-    with pytest.raises(ChunkValueError):
-        Drive(spaces.Box(-1, 1, (1,))).decode(np.array([bad], "<f8").tobytes(), 1)
+def test_actions_that_are_not_finite_are_found(bad: float) -> None:
+    for space in (spaces.Box(-1, 1, (2,)), spaces.Box(-np.inf, np.inf, (2,)), spaces.Discrete(3)):
+        numbers = np.zeros((3, 2))
+        numbers[1, 1] = bad
+        assert Drive(space).flaw(numbers.astype("<f8").tobytes()) == "not finite"
+
+
+@pytest.mark.parametrize(
+    ("value", "flaw"),
+    [(1.0, ""), (-1.0, ""), (1 + 1e-7, ""), (1.02, ""), (1.03, "outside"), (-1e9, "outside")],
+)
+def test_actions_outside_of_a_bounded_box_are_found_beyond_one_percent_of_its_range(
+    value: float, flaw: str
+) -> None:
+    drive = Drive(spaces.Box(-1, 1, (1,)))
+    assert drive.flaw(np.array([0.0, value])) == flaw
+    assert drive.strays(np.array([0.0, value])).tolist() == [False, bool(flaw)]
+
+
+def test_a_box_that_is_bounded_on_one_side_has_bounds_there_alone() -> None:
+    drive = Drive(spaces.Box(0, np.inf, (1,)))
+    assert drive.flaw(np.array([1e300])) == ""
+    assert drive.flaw(np.array([-0.005])) == ""
+    assert drive.flaw(np.array([-0.5])) == "outside"
 
 
 def test_discrete_actions_outside_of_the_space_are_refused() -> None:
@@ -178,4 +199,3 @@ def test_gymnasium_envs_of_every_drivable_kind_can_be_driven() -> None:
 def test_only_numbers_that_need_no_rounding_are_taken_as_they_are(space: Any, is_fit: bool) -> None:
     drive = Drive(space)
     assert drive.takes(np.full((4, 3, 2), 0.6)) == is_fit
-    assert not drive.takes(np.full((4, 3, 2), np.nan))

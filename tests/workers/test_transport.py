@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from hocket.core.data import Ref
-from hocket.core.wire import Frames, Message, Said, pack
+from hocket.core.frames import Frames, pack
+from hocket.core.wire import Message, Said
 from hocket.workers.notices import LaneFailed, LanesBegun, LanesExecuted
 from hocket.workers.shm import create_block, map_block
 from support.rig import Rig, trials
@@ -32,7 +33,7 @@ def forbidden():
     return ToySuite()
 
 def missing():
-    del os.memfd_create
+    vars(os).pop("memfd_create", None)
     return ToySuite()
 """
 

@@ -16,12 +16,26 @@ BUILTIN: Mapping[Kind, Mapping[str, Builtin]] = {
             "hocket.adapters.envs.metaworld:MetaWorld", "metaworld", ("metaworld",)
         ),
         "libero": Builtin("hocket.adapters.envs.libero:Libero", "libero", ("libero", "robosuite")),
+        "libero-plus": Builtin(
+            "hocket.adapters.envs.libero.plus:LiberoPlus", "libero", ("libero", "robosuite")
+        ),
+        "libero-pro": Builtin(
+            "hocket.adapters.envs.libero.plus:LiberoPro", "libero", ("libero", "robosuite")
+        ),
+        "robosuite": Builtin(
+            "hocket.adapters.envs.robosuite:Robosuite", "robosuite", ("robosuite",)
+        ),
         "gym": Builtin("hocket.adapters.envs.gym:Gym"),
         "toy": Builtin("hocket.testing:ToySuite"),
         "mjx": Builtin("hocket.adapters.envs.mjx:Mjx", "mjx", ("mujoco",)),
         "isaaclab": Builtin("hocket.adapters.envs.isaaclab:IsaacLab"),
-        "maniskill": Builtin("hocket.adapters.envs.maniskill:ManiSkill"),
+        "maniskill": Builtin(
+            "hocket.adapters.envs.maniskill:ManiSkill", "maniskill", ("mani_skill",)
+        ),
+        "simpler": Builtin("hocket.adapters.envs.maniskill:Simpler", "maniskill", ("mani_skill",)),
         "vector": Builtin("hocket.adapters.envs.vector:Vector"),
+        "lerobot": Builtin("hocket.adapters.envs.lerobot:LeRobotEnvs", "lerobot", ("lerobot",)),
+        "vla-eval": Builtin("hocket.adapters.envs.vla_eval:VlaEvalBenchmark"),
     },
     "policies": {
         "reference": Builtin("hocket.adapters.policies.reference:Reference"),
@@ -32,6 +46,7 @@ BUILTIN: Mapping[Kind, Mapping[str, Builtin]] = {
         "torch": Builtin("hocket.adapters.policies.torch:load", "torch", ("torch",)),
         "lerobot": Builtin("hocket.adapters.policies.lerobot:load_policy", "lerobot", ("lerobot",)),
         "openpi": Builtin("hocket.adapters.policies.openpi.policy:OpenPI"),
+        "vla-eval": Builtin("hocket.adapters.policies.vla_eval:VlaEval"),
         "sidecar": Builtin("hocket.adapters.policies.sidecar:Sidecar"),
         "gr00t": Builtin("hocket.adapters.policies.gr00t:Gr00t", "gr00t", ("zmq",)),
         "actor": Builtin("hocket.train.networks.policies:Actor", "train", ("torch", "tensordict")),
@@ -50,8 +65,8 @@ BUILTIN: Mapping[Kind, Mapping[str, Builtin]] = {
         "podman": Builtin("hocket.workers.containers.runtime:PodmanRuntime"),
         "ssh": Builtin("hocket.workers.remote.ssh:SshRuntime"),
         "loopback": Builtin("hocket.workers.remote.loopback:LoopbackRuntime"),
-        "modal": Builtin("hocket.workers.cloud.modal:ModalRuntime", "modal", ("modal",)),
-        "daytona": Builtin("hocket.workers.cloud.daytona:DaytonaRuntime", "daytona", ("daytona",)),
+        "modal": Builtin("hocket.cloud.modal:ModalRuntime", "modal", ("modal",)),
+        "daytona": Builtin("hocket.cloud.daytona:DaytonaRuntime", "daytona", ("daytona",)),
     },
     "recorders": {
         "steps": Builtin("hocket.workers.sinks.steps:StepsSink"),

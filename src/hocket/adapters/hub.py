@@ -18,6 +18,8 @@ from hocket.system.waits import awaiting
 _ID = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+?)(?:@(?P<revision>[\w./-]+))?")
 _FILES = ("*.json", "*.safetensors", "*.txt", "*.model")
 """What a checkpoint is made of; pickles are never fetched."""
+_shut: list[str] = []
+"""What was fetched last, where the hub has been left alone since then only for that."""
 _SHA256 = re.compile("[0-9a-f]{64}")
 
 
@@ -32,6 +34,9 @@ def fetch(name: str) -> Path:
     repo, revision = _parts(name)
     library = _library(f"There is no folder {name!r}, and to get it from the hub")
     constants = library.constants
+    if _shut:  # by the last fetch, and by nobody else
+        _shut.clear()
+        constants.HF_HUB_OFFLINE = False
     what = f"{name} from {constants.ENDPOINT}"
     try:
         with awaiting(what) as change:
@@ -55,24 +60,33 @@ def fetch(name: str) -> Path:
             f"Where the hub cannot be reached, copy the checkpoint here and name its folder."
         ) from exc
     # What is missing from here on must fail, and not be fetched by the policy's own parts.
-    constants.HF_HUB_OFFLINE = True
+    if not constants.HF_HUB_OFFLINE:
+        _shut.append(name)
+        constants.HF_HUB_OFFLINE = True
     return folder
 
 
 def origin(name: str, folder: Path) -> dict[str, str]:
     """What was fetched: repository, revision, and the sha256 of each file. Large files are not
     read for it: the hub's cache calls them by their sha256."""
+    return {"repository": _parts(name)[0], "revision": folder.name, **digests(folder)}
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """The sha256 of each file of a checkpoint."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {
-        "repository": _parts(name)[0],
-        "revision": folder.name,
-        **{path.relative_to(folder).as_posix(): _sha256(path) for path in files},
-    }
+    return {path.relative_to(folder).as_posix(): _sha256(path) for path in files}
 
 
 def _sha256(path: Path) -> str:
     blob = path.resolve().name
-    return blob if _SHA256.fullmatch(blob) else hashlib.sha256(path.read_bytes()).hexdigest()
+    if _SHA256.fullmatch(blob):
+        return blob
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while part := file.read(1 << 20):
+            digest.update(part)
+    return digest.hexdigest()
 
 
 def _parts(name: str) -> tuple[str, str | None]:

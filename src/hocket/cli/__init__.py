@@ -46,6 +46,9 @@ class Verb:
 
 VERBS = {
     "eval": Verb("hocket.cli.eval", "Run a policy on every task of one or more suites; report."),
+    "lerobot-eval": Verb(
+        "hocket.cli.lerobot_eval", "Do what lerobot-eval does, with its flags.", room="exports"
+    ),
     "resume": Verb(
         "hocket.cli.eval", "Finish a run that was interrupted; nothing runs twice.", "resume"
     ),
@@ -56,16 +59,19 @@ VERBS = {
         room="watch",
     ),
     "compare": Verb("hocket.cli.compare", "Compare two runs trial by trial: which is better?"),
-    "card": Verb("hocket.cli.card", "Put a run on a card that others can check."),
+    "card": Verb("hocket.cli.verify", "Put a run on a card that others can check.", "card"),
     "verify": Verb("hocket.cli.verify", "Check a card: run a sample of its trials again."),
+    "reproduce": Verb(
+        "hocket.cli.verify", "Run what a card says again: agrees, differs, or too few?", "reproduce"
+    ),
     "video": Verb("hocket.cli.video", "Film episodes of a run afterwards, from its states."),
     "export": Verb(
         "hocket.cli.export",
         "Write a run for LeRobot, robomimic, Rerun or Perfetto.",
-        room="runs.export",
+        room="exports",
     ),
     "collect": Verb(
-        "hocket.cli.collect", "Collect demonstrations straight to a dataset.", room="runs.export"
+        "hocket.cli.collect", "Collect demonstrations straight to a dataset.", room="exports"
     ),
     "replay": Verb("hocket.cli.replay", "Run one trial of a run again and verify every step."),
     "train": Verb(

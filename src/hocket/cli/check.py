@@ -39,6 +39,9 @@ class Check(FileFlags):
     """The task to look at; the first of each suite by default."""
     out: Annotated[Path, arg(metavar="FILE")] = Path("check.png")
     """Where to write the contact sheet; with several envs a number is added."""
+    data: Annotated[Path | None, arg(metavar="FOLDER")] = None
+    """The LeRobot dataset that the policy was trained on: what it is given, what it answers and
+    what its actions do are compared with it, the likeliest mistake first."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -52,13 +55,13 @@ def run(arguments: Sequence[str]) -> int:
     config, flags = EvalConfig.from_plain(parsed.config), parsed.flags
     console, has_problems = Console(), False
     for number, suite in enumerate(_with_task(config, flags.task)):
-        result = run_check(config, suite=suite, task=flags.task)
+        result = run_check(config, suite=suite, task=flags.task, data=flags.data)
         console.print(result.render())
         path = flags.out if number == 0 else flags.out.with_stem(f"{flags.out.stem}-{number + 1}")
         if result.save_contact_sheet(path):
             who = "policy" if result.sent is None else "server"
             console.print(f"Images as the {who} gets them: {path}", highlight=False)
-        has_problems |= bool(result.problems)
+        has_problems |= bool(result.problems or result.mistakes)
     return cli.FAILED if has_problems else cli.OK
 
 

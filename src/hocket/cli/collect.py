@@ -54,8 +54,8 @@ class Collect(RunFlags, FileFlags):
     most: Annotated[int | None, arg(metavar="N")] = None
     """Most trials of each task; by default five times the episodes."""
     record: Literal["numbers", "full"]
-    """numbers suffices where the env can be shown again from its states, which is done for the
-    episodes of the dataset alone; full keeps every picture while running, for other envs."""
+    """numbers keeps pictures of envs alone that cannot be shown again from their states; others are
+    shown again for the episodes of the dataset. full keeps every picture of every env."""
     fps: Annotated[float | None, arg(metavar="N")] = None
     """Steps per second, where the env does not say."""
 
@@ -65,9 +65,9 @@ def run(arguments: Sequence[str]) -> int:
     parsed = parse_run(Collect, knobs_of(EvalConfig, only=KNOBS), arguments, verb="collect")
     from hocket import cli
     from hocket.cli.export import Teller
+    from hocket.exports.collect import CollectConfig, collect, run_folder
     from hocket.results.showing.progress import ProgressDisplay
     from hocket.runs.demonstrations.chosen import ExportConfig
-    from hocket.runs.export.collect import CollectConfig, collect, run_folder
 
     flags = parsed.flags
     config = CollectConfig(

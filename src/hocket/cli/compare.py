@@ -41,10 +41,13 @@ def run(arguments: Sequence[str]) -> int:
     """Compare; 0 whichever is better."""
     flags = parse(Compare, arguments, verb="compare")
     from hocket import cli
+    from hocket.records.ledger.episodes import COLUMNS, NUMBERS
     from hocket.results.comparing.compare import compare_runs
     from hocket.results.comparing.side import Side
 
-    a, b = Side.open(flags.a), Side.open(flags.b)
+    # The page shows each pair; all else is said by numbers.
+    columns = NUMBERS if flags.html is None else COLUMNS
+    a, b = Side.open(flags.a, columns), Side.open(flags.b, columns)
     found = compare_runs(a, b, tasks_as=flags.tasks_as, common=flags.common)
     if flags.html is not None:
         from hocket.results.page.compare_page import write_compare_page

@@ -99,6 +99,9 @@ class Resume(RunFlags):
     """The run folder."""
     infer_timeout_s: Annotated[float | None, arg(name="infer-timeout", metavar="SECONDS")] = None
     """Another deadline for the policy than the run was begun with; see hocket eval --help."""
+    allow_changes: bool = False
+    """Go on though code, packages, weights or other files are not what the folder says they were.
+    The report then tells which episodes are of what, and claims no exactness."""
     json: bool = False
     """Print the report as JSON on standard output; progress goes to standard error."""
 
@@ -110,8 +113,15 @@ class ReportFlags:
 
     folder: Positional[Path]
     """The run folder."""
+    bundle: bool = False
+    """Write bundle.html beside the page: one file to be sent, with films inside, failures first."""
+    bundle_mb: Annotated[float, arg(metavar="MB")] = 20.0
+    """As many films go into the bundle as fit into so many megabytes."""
     json: bool = False
     """Print the report as JSON on standard output."""
+    json_episodes: bool = False
+    """List the episodes in report.json, and in what --json prints, however many there are. Without
+    it, above 1,000, they are in episodes.parquet beside it, a row each."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -171,18 +181,21 @@ def _make_run(plan: RunPlan[EvalConfig]) -> int:
     with machines_of(plan.machines) as machines, contextlib.ExitStack() as imports:
         imports.enter_context(awaiting("imports"))  # before the first line, which says so
         with ProgressDisplay(age_s=machine.process_age_s()) as progress:
+            from hocket.results.run_folder import clear_unbegun
+            from hocket.runs.protocols import protocol_lines
             from hocket.runs.run import Run
-            from hocket.runs.run_folder import clear_unbegun
 
             imports.close()
             if plan.out is not None:
                 clear_unbegun(plan.out)
             out = new_folder(plan.out, config.env, config.policy)
             with Run.new(config, out) as planned:
-                return _finish(planned, progress, out, plan, machines)
+                for sentence in protocol_lines(config, planned.assembly.tasks()):
+                    sys.stderr.write(f"note: {sentence}\n")
+                return finish(planned, progress, out, plan, machines)
 
 
-def _finish(
+def finish(
     run: Run,
     progress: ProgressDisplay,
     out: Path,
@@ -256,12 +269,16 @@ def _describe(plan: RunPlan[EvalConfig]) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
+    from hocket.runs.assembly import Assembly
+    from hocket.runs.protocols import protocol_lines
+
     lines = plan.describe()
     if not plan.is_one:
         return Group(*map(Text, lines))
     (config,) = plan.runs.values()
     shares = share_settings("envs", config.env, config.env_config)
     lines += [f"settings of {name}: {share}" for name, share in shares.items() if share]
+    lines += protocol_lines(config, Assembly(config).tasks())
     lines.append(f"here: {machine.cores()} cores, {format_bytes(machine.memory_bytes())} memory")
     return Group(_trial_table(config), *map(Text, lines))
 
@@ -294,7 +311,8 @@ def resume(arguments: Sequence[str]) -> int:
     from hocket.runs.run import Run
 
     plan: RunPlan[EvalConfig] = RunPlan.of(flags, {}, is_json=flags.json)
-    with Run.open(flags.folder, infer_timeout_s=flags.infer_timeout_s) as unfinished:
+    deadline_s, allows = flags.infer_timeout_s, flags.allow_changes
+    with Run.open(flags.folder, infer_timeout_s=deadline_s, allow_changes=allows) as unfinished:
         if not unfinished.remaining:
             sys.stderr.write(
                 f"Nothing is left to run: all {len(unfinished.trials)} planned trials have ended.\n"
@@ -303,23 +321,25 @@ def resume(arguments: Sequence[str]) -> int:
             machines_of(plan.machines) as machines,
             ProgressDisplay(age_s=machine.process_age_s()) as progress,
         ):
-            return _finish(unfinished, progress, flags.folder, plan, machines)
+            return finish(unfinished, progress, flags.folder, plan, machines)
 
 
 def report(arguments: Sequence[str]) -> int:
     """Rebuild; 0 whatever the run came to."""
     flags = parse(ReportFlags, arguments, verb="report")
     from hocket.records.parquet import find_damage
-    from hocket.results.page.report_page import FILE_NAME
-    from hocket.runs.run_folder import rebuild_report
+    from hocket.results.page.report_page import FILE_NAME, write_bundle
+    from hocket.results.run_folder import rebuild_report
 
-    found = rebuild_report(flags.folder)
+    found = rebuild_report(flags.folder, listed=flags.json_episodes)
     for sentence in find_damage(flags.folder):
         sys.stderr.write(f"warning: {sentence}\n")
     where = f"Page: {flags.folder / FILE_NAME}"
     if not os.access(flags.folder, os.W_OK):
         where = f"{flags.folder} cannot be written: its page and report.json stay as they are."
-    _show_report(found, where, as_json=flags.json)
+    elif flags.bundle:
+        where += f"\nBundle: {flags.folder / write_bundle(flags.folder, flags.bundle_mb).name}"
+    _show_report(found, where, as_json=flags.json, listed=flags.json_episodes)
     return OK
 
 
@@ -339,9 +359,9 @@ def _conclude(report: Report, folder: Path, *, as_json: bool, is_kept: bool = Tr
     return FAILED if report.overall.errors else OK
 
 
-def _show_report(report: Report, *lines: str, as_json: bool) -> None:
+def _show_report(report: Report, *lines: str, as_json: bool, listed: bool = False) -> None:
     if as_json:
-        sys.stdout.write(json.dumps(report.to_json(), indent=2) + "\n")
+        sys.stdout.write(json.dumps(report.to_json(listed=listed), indent=2) + "\n")
         return
     from hocket.results.terminal import Console
 

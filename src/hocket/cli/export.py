@@ -64,8 +64,8 @@ def run(arguments: Sequence[str]) -> int:
     """Export."""
     flags = parse(Export, arguments, verb="export")
     from hocket import cli
+    from hocket.exports import export_run
     from hocket.runs.demonstrations.chosen import Choice, ExportConfig
-    from hocket.runs.export import export_run
 
     outcomes = (*flags.outcome, *(["success"] if flags.successes else []))
     config = ExportConfig(
@@ -96,8 +96,8 @@ def _dataset(flags: Export, choice: Choice) -> Dataset | None:
     if not flags.push:
         return None
     from hocket.adapters.hub import Dataset
+    from hocket.exports import refuse_existing
     from hocket.runs.demonstrations.chosen import open_chosen
-    from hocket.runs.export import refuse_existing
 
     if flags.to != "lerobot":
         raise UsageError(f"--push is for --to lerobot, and not for {flags.to}.")

@@ -122,9 +122,9 @@ def _measured(flags: Plan, folder: Path) -> Plan:
     from hocket.results.report import Report
 
     speed = Report.load(folder).throughput
-    if not speed.chunks or not speed.batches or not speed.cores_busy or not speed.policy_busy:
+    if not speed.chunks or not speed.batches or not speed.worked_s or not speed.policy_busy:
         raise UsageError(f"The report of {folder} has no throughput to plan from.")
-    execute_s = speed.cores_busy * speed.cores * speed.wall_s / speed.chunks
+    execute_s = speed.worked_s / speed.chunks
     infer_s = speed.policy_busy * speed.wall_s * flags.concurrency / speed.batches
     batch = max(1, round(speed.chunks / speed.batches))
     return dataclasses.replace(

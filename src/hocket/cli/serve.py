@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import arg
 
 from hocket.cli.flags.parse import parse_with_policy
-from hocket.cli.flags.values import Bytes, Name
+from hocket.cli.flags.values import Bytes, Name, Pairs
 from hocket.errors import ConfigError, UsageError
 from hocket.system.exposure import check_exposure, load_tls, serve_until_signal
 
@@ -33,6 +32,11 @@ class Serve:
 
     policy: Name
     """What decides: any policy that eval takes; or openpi://a:8000,openpi://b:8000."""
+    protocol: Literal["openpi", "vla-eval"] = "openpi"
+    """What clients speak, OpenPI's protocol or that of vla-eval's harness, unless their path says:
+    /vla-eval, or /openpi/policy and /v1/realtime/robot/openpi, those of SGLang and vLLM-Omni."""
+    keys: Pairs = field(default_factory=dict)
+    """With vla-eval: the client's key for a key of the policy's, where names do not tell."""
     host: Annotated[str, arg(metavar="HOST")] = "127.0.0.1"
     """Where to listen. Anything but loopback wants a key, or --insecure."""
     port: int = 8000
@@ -40,7 +44,8 @@ class Serve:
     socket: Annotated[Path | None, arg(metavar="PATH")] = None
     """Listen on a local socket instead of host and port."""
     key_file: Annotated[str | None, arg(metavar="FILE")] = None
-    """Keys that clients must send, one a line, comments after #; HOCKET_API_KEY holds one too."""
+    """Keys that clients must send, one a line; the comment above one, after #, is its client's name
+    in logs and /metrics. HOCKET_API_KEY holds one too."""
     insecure: bool = False
     """Serve without a key beyond loopback, to anyone who can connect."""
     tls_cert: Annotated[str | None, arg(metavar="FILE")] = None
@@ -72,6 +77,8 @@ class Serve:
     """More are refused."""
     max_queue: int = 1024
     """Observations that may wait; more are refused, in words."""
+    log: Literal["errors", "requests"] = "errors"
+    """Write a line for each request that failed, or for every one."""
     drain_s: Annotated[float, arg(name="drain", metavar="SECONDS")] = 30.0
     """On SIGTERM, time for what is under way."""
 
@@ -81,10 +88,11 @@ def run(arguments: Sequence[str]) -> int:
     parsed = parse_with_policy(Serve, arguments, verb="serve")
     flags = parsed.flags
     from hocket import cli
+    from hocket.serve.logs import log_to_stderr
     from hocket.serve.metrics import Metrics
     from hocket.serve.server import PolicyServer, ServeOptions, load_keys
 
-    logging.basicConfig(format="hocket: %(message)s", level=logging.INFO)
+    log_to_stderr()
     if not 0 <= flags.port <= _LAST_PORT:
         raise ConfigError(f"port is {flags.port}; it must be between 0 and {_LAST_PORT}.")
     keys = load_keys(flags.key_file)
@@ -100,10 +108,12 @@ def run(arguments: Sequence[str]) -> int:
         port=flags.port,
         unix_path=None if flags.socket is None else str(flags.socket),
         keys=keys,
+        protocol=flags.protocol,
         tls=load_tls(flags.tls_cert, flags.tls_key),
         max_message_bytes=flags.max_message or sys.maxsize,
         max_connections=flags.max_connections,
         drain_s=flags.drain_s,
+        logs_requests=flags.log == "requests",
     )
     metrics = Metrics()
     backend = _backend(flags, parsed.config["policy_config"], metrics)
@@ -126,14 +136,15 @@ def run(arguments: Sequence[str]) -> int:
 def _backend(flags: Serve, config: dict[str, Any], metrics: Metrics) -> Backend:
     from hocket.adapters.policies.openpi.policy import OpenPI
     from hocket.runs.policies import build_policy, require_policy
-    from hocket.serve.backend import PolicyBackend, PolicyOptions
+    from hocket.serve.backend import PolicyOptions
     from hocket.serve.gateway import Gateway
+    from hocket.serve.vla_eval import VlaEvalBackend
 
     name = flags.policy
     if flags.policy_python is not None:
         name, config = f"sidecar:{name}", {"python": flags.policy_python, "config": config}
     policy = build_policy(name, config)
-    if isinstance(policy, OpenPI):
+    if isinstance(policy, OpenPI) and flags.protocol == "openpi":
         return Gateway(policy.servers(), metrics, max_queue=flags.max_queue)
     policy = require_policy(policy, flags.policy)
     options = PolicyOptions(
@@ -146,18 +157,15 @@ def _backend(flags: Serve, config: dict[str, Any], metrics: Metrics) -> Backend:
         warm_up=not flags.skip_warm_up,
         infer_timeout_s=flags.infer_timeout_s,
     )
-    return PolicyBackend(policy, options, metrics)
+    return VlaEvalBackend(policy, options, metrics, flags.keys)
 
 
 def _metadata(file: Path | None) -> dict[str, Any]:
     if file is None:
         return {}
-    import yaml
+    from hocket.system.bounded_yaml import read_yaml
 
-    try:
-        found = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as exc:
-        raise ConfigError(f"The metadata {str(file)!r} cannot be read: {exc}") from exc
+    found = read_yaml(file, "The metadata")
     if not isinstance(found, dict):
         raise ConfigError(f"The metadata {str(file)!r} must be keys with values.")
     return found

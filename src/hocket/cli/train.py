@@ -58,6 +58,9 @@ class ResumeTraining(RunFlags):
 
     resume: Annotated[Path, arg(metavar="FOLDER")]
     """The run folder."""
+    allow_changes: bool = False
+    """Go on though code, packages, weights or other files are not what the folder says they were;
+    run.yaml then names what differs."""
     dry_run: bool = False
     """Print what would be run, and build no simulator."""
 
@@ -87,6 +90,7 @@ def run(arguments: Sequence[str]) -> int:
             config,
             folder,
             resume=plan.is_resumed,
+            allow_changes=plan.allows_changes,
             readers=lambda about: make_readers(plan.readers, about),
             machines=machines,
         )
@@ -130,7 +134,14 @@ def plan_of(arguments: Sequence[str]) -> RunPlan[TrainConfig]:
             f"{flags.resume} is a run of hocket eval: go on with hocket resume {flags.resume}."
         )
     config = TrainConfig.from_plain(plain)
-    return RunPlan.of(flags, {"": config}, out=flags.resume, is_resumed=True, is_dry=flags.dry_run)
+    return RunPlan.of(
+        flags,
+        {"": config},
+        out=flags.resume,
+        is_resumed=True,
+        allows_changes=flags.allow_changes,
+        is_dry=flags.dry_run,
+    )
 
 
 def plan_training(flags: Train, config: Mapping[str, Any]) -> RunPlan[TrainConfig]:

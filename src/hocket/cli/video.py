@@ -91,8 +91,9 @@ def run(arguments: Sequence[str]) -> int:
     )
     if plan.lost and not plan.jobs and not plan.there:
         sys.stderr.write(
-            "No states are kept of these: their env cannot be shown again, or the run kept none "
-            "(--record none). Such envs are filmed while they run: hocket eval --video all\n"
+            "No states are kept of these from which they could be shown: their env cannot be shown "
+            "again, or the run kept none (--record none). Such envs are filmed while they run, and "
+            "--video of `hocket eval` says which of these films are kept.\n"
         )
     filmed = render_videos(config, folder, plan.jobs, wanted, _Teller(len(plan.jobs)))
     return cli.FAILED if plan.lost or any(some.error for some in filmed) else cli.OK

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import io
 import os
 import signal
 import sys
@@ -77,7 +78,8 @@ def run(arguments: Sequence[str]) -> int:
             f"--connect wss{flags.connect[2:]}"
         )
     name = flags.name or f"{os.uname().nodename}-{os.getpid()}"
-    site = Site(name, {"collect": functools.partial(_collecting, Outlet.found())})
+    kinds = {"collect": functools.partial(_collecting, Outlet.found())}
+    site = Site(name, kinds, lambda: _end_soon(site))
     signal.signal(signal.SIGTERM, lambda *_: site.leave())
     if flags.key_file == "-":
         _follow_input(site)
@@ -134,17 +136,35 @@ def _follow_input(site: Site) -> None:
     """Take weights from whoever started this process, and end when that is gone."""
     from hocket.machines.commands import HANDED
 
+    # Python aborts where it closes at its end what a thread still reads.
+    assert isinstance(sys.stdin, io.TextIOWrapper)
+    stream = sys.stdin.detach()
+    sys.stdin = open(os.devnull)  # noqa: SIM115
+
     def watch() -> None:
-        while len(head := sys.stdin.buffer.read(HANDED.size)) == HANDED.size:
+        while len(head := stream.read(HANDED.size)) == HANDED.size:
             version, size = HANDED.unpack(head)
-            data = sys.stdin.buffer.read(size)
+            data = stream.read(size)
             if len(data) < size:
                 break
             site.receive(version, data)
         site.leave()
-        # A policy that is loading, or hangs, does not look.
-        timer = threading.Timer(_LAST_S, lambda: os._exit(1))
-        timer.daemon = True
-        timer.start()
 
     threading.Thread(target=watch, name="hocket-input", daemon=True).start()
+
+
+def _end_soon(site: Site) -> None:
+    """End this process, though a policy that is loading, or hangs, does not look."""
+
+    def end() -> None:
+        why = site.trouble or "This site was told to leave."
+        text = printable(f"{why} It has not ended by itself in {_LAST_S:g} s.") + "\n"
+        # Nobody may be reading: a pipe that is full holds up whoever writes, and not the end.
+        telling = threading.Thread(target=sys.stderr.write, args=(text,), daemon=True)
+        telling.start()
+        telling.join(1.0)
+        os._exit(1)
+
+    timer = threading.Timer(_LAST_S, end)
+    timer.daemon = True
+    timer.start()

@@ -9,7 +9,9 @@ object and complex arrays are refused both ways. Decoded arrays are read-only vi
 from __future__ import annotations
 
 import math
+import re
 import reprlib
+import sys
 from typing import Any
 
 import msgpack
@@ -18,6 +20,8 @@ import numpy as np
 from hocket.errors import WireError
 
 _REFUSED_KINDS = frozenset("VOc")
+_NAME = re.compile(r"[<>|=]?(?!a\d)[A-Za-z]\w*(\[\w+\])?")
+"""One plain dtype: of others NumPy makes records, by ways that raise anything."""
 
 
 def pack(value: Any) -> bytes:
@@ -33,7 +37,7 @@ def unpack(frame: bytes) -> Any:
     """What one frame says. Raises WireError for anything that is not a whole, valid frame."""
     try:
         return msgpack.unpackb(frame, object_hook=_decode)
-    except (ValueError, TypeError, KeyError, OverflowError, msgpack.UnpackException) as exc:
+    except (ValueError, TypeError, KeyError, ArithmeticError, msgpack.UnpackException) as exc:
         raise WireError(f"A frame of {len(frame)} bytes cannot be read: {exc}") from exc
 
 
@@ -66,15 +70,20 @@ def _decode(found: dict[Any, Any]) -> Any:
             raise ValueError(
                 f"{len(data)} bytes do not make {dtype.str} of shape {reprlib.repr(shape)}"
             )
+        if dtype.kind == "U":  # NumPy would raise SystemError where the text is read
+            letters = np.frombuffer(data, f"{dtype.byteorder}u4")
+            if letters.max(initial=0) > sys.maxunicode:
+                raise ValueError("a text has numbers that are no letters")
         return np.ndarray(shape, dtype, data)
     if b"__npgeneric__" in found:
-        return _dtype(found).type(found[b"data"])
+        with np.errstate(over="raise", invalid="raise"):
+            return _dtype(found).type(found[b"data"])
     return found
 
 
 def _dtype(found: dict[Any, Any]) -> np.dtype[Any]:
     name = found[b"dtype"]
-    if not isinstance(name, str):
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ValueError(f"{name!r} is no dtype")
     dtype = np.dtype(name)
     _check_kind(dtype)

@@ -7,14 +7,19 @@ to make.
 from __future__ import annotations
 
 import enum
+import functools
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, NamedTuple, Union, overload
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Union, overload
 
-import numpy as np
 import numpy.typing as npt
+
+from hocket.core.claims import Within
+
+if TYPE_CHECKING:
+    from hocket.core.specs import EnvSpec
 
 Array = npt.NDArray[Any]
 Observation = dict[str, Array]
@@ -29,6 +34,12 @@ _LONGEST_SLUG = 200
 _UNPLAIN = re.compile(r"[^\w.-]")
 
 SuccessRule = Literal["first", "any", "final"]
+MOST_TOLD, LONGEST_KEY = 64, 100
+"""How many values are kept of what an env told at the end, and how long their names may be."""
+_Key = Annotated[str, Within(0, LONGEST_KEY)]
+InfoValues = Annotated[Mapping[_Key, Union[bool, int, float]], Within(0, MOST_TOLD)]
+"""What an env told in `info`, by key; the type of a value is its kind."""
+NOTHING_TOLD: InfoValues = {}
 Exactness = Literal["bitwise", "inputs", "environment"]
 """What "same trial, same result" means in a run, the most first."""
 
@@ -53,88 +64,6 @@ class Ref:
         return {"name": self.name, "config": dict(self.config)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArraySpec:
-    """Shape and dtype of one array; -1 in a shape means any size."""
-
-    shape: tuple[int, ...]
-    dtype: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskInfo:
-    """What a suite says about one of its tasks."""
-
-    name: str
-    prompt: str = ""
-    max_steps: int | None = None
-    """hocket truncates the episode after this many steps; None leaves that to the env."""
-    control_rate: float | None = None
-    """Control steps per second of simulated time."""
-    success_rule: SuccessRule = "first"
-    """Which success counts. `first`: the first, and it ends the episode; `any`: one at any step;
-    `final`: only one at the last step."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ActionSpec:
-    """How an env is driven: `size` numbers a step, laid into the env's own action space."""
-
-    size: int
-    kind: Literal["box", "discrete"]
-    shape: tuple[int, ...]
-    dtype: str
-    low: Array
-    high: Array
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class EnvSpec:
-    """What an env turned out to be, told by the worker after its first reset.
-
-    Two specs are equal only where they are one object, so a spec may be a key.
-    """
-
-    task: TaskInfo
-    action: ActionSpec
-    observations: Mapping[str, ArraySpec]
-    cameras: tuple[str, ...]
-    """Keys of `observations` that are images."""
-    abilities: tuple[str, ...]
-    """Some of `deferred`, `snapshot`, `cameras`, `hold`, `batched` and `masked`."""
-    notes: tuple[str, ...] = ()
-    """What the user should know (a slow renderer, a changed image); shown once."""
-    facts: Mapping[str, str] = field(default_factory=dict)
-    """What else numbers depend on, as the env tells: its renderer, the digest of its model."""
-
-    def to_plain(self) -> dict[str, Any]:
-        """The spec as plain lists and dicts, as it travels in messages."""
-        plain = asdict(self)
-        for bound in ("low", "high"):
-            plain["action"][bound] = np.asarray(plain["action"][bound], "<f8").tolist()
-        plain["observations"] = {key: asdict(each) for key, each in self.observations.items()}
-        return plain
-
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> EnvSpec:
-        action = dict(plain["action"])
-        action["shape"] = tuple(action["shape"])
-        for bound in ("low", "high"):
-            action[bound] = np.array(action[bound], np.float64)
-        return cls(
-            task=TaskInfo(**plain["task"]),
-            action=ActionSpec(**action),
-            observations={
-                key: ArraySpec(shape=tuple(value["shape"]), dtype=value["dtype"])
-                for key, value in plain["observations"].items()
-            },
-            cameras=tuple(plain["cameras"]),
-            abilities=tuple(plain["abilities"]),
-            notes=tuple(plain["notes"]),
-            facts={str(key): str(value) for key, value in plain.get("facts", {}).items()},
-        )
-
-
 class Trial(NamedTuple):
     """A planned episode. Everything random in it is keyed by these four, and by nothing else."""
 
@@ -153,13 +82,20 @@ class Trial(NamedTuple):
     def slug(self) -> str:
         """The trial's name as a folder's. One that is too long for a file system is cut, and ends
         in a hash of the whole id."""
-        plain = _UNPLAIN.sub("-", self.id)
+        tail = f".{self.repeat}" if self.repeat else ""
+        plain = f"{_plain(self.suite, self.task)}-{self.seed}{tail}"
         if len(plain.encode()) <= _LONGEST_SLUG:
             return plain
         digest = hashlib.blake2b(self.id.encode(), digest_size=8).hexdigest()
         # A letter that the cut went through is left out.
         room = _LONGEST_SLUG - len(digest) - 1
         return f"{plain.encode()[:room].decode(errors='ignore')}-{digest}"
+
+
+@functools.lru_cache(maxsize=4096)
+def _plain(suite: str, task: str) -> str:
+    """What the folder names of a task's trials begin with: a sweep has 100,000 of few tasks."""
+    return _UNPLAIN.sub("-", f"{suite}/{task}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,45 +201,6 @@ class Chunks(Sequence[Chunk]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PolicySpec:
-    """What a policy reads and gives."""
-
-    chunk_length: int
-    """T: actions in a chunk; 0 leaves it to the answer (a server that does not say)."""
-    action_size: int | None = None
-    """A; None adapts to the env."""
-    inputs: Mapping[str, ArraySpec] | None = None
-    """The observation keys that it reads; None means every key that the env gives."""
-    cameras: tuple[str, ...] | None = None
-    """Image keys to render for it; None means all the env has, () none."""
-    history: int = 1
-    """Observations of how many consecutive control steps it reads, oldest first."""
-    control_rate: float | None = None
-    """Control steps per second of simulated time that it was made for."""
-    max_batch: int = 64
-    batch_sizes: tuple[int, ...] = ()
-    """The sizes that it pads its batches to, smallest first; () where any size is as good."""
-    concurrency: int = 1
-    """How many `infer` may run at once."""
-    batch_invariant: bool = False
-    """A row's answer does not depend on the rest of its batch, to the bit."""
-    keyed_noise: bool = True
-    """Its noise, if any, comes from `Row.noise_seed` alone."""
-    replan: int | None = None
-    """How many actions of a chunk are executed where the user does not say; None means all."""
-    origin: Mapping[str, str] = field(default_factory=dict)
-    """What its answers follow from, where it was fetched: repository, revision, and the sha256 of
-    each file."""
-
-    def exactness(self, *, alone: bool) -> Exactness:
-        """What "same trial, same result" means with this policy. `alone`: every row is inferred in
-        a batch of its own, so that there is nothing else which its bits could depend on."""
-        if not self.keyed_noise:
-            return "environment"
-        return "bitwise" if self.batch_invariant or alone else "inputs"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RowChecks:
     """How many rows were inferred again, elsewhere in another batch, and how many of them had other
     bits there."""
@@ -336,6 +233,20 @@ class Episode(NamedTuple):
     """Wall time of the attempt."""
     files: tuple[str, ...] = ()
     """Files that sinks sealed, relative to the run folder."""
+    progress: float | None = None
+    """The share of subgoals that were reached, or the score, at the end, 0 to 1; None where neither
+    was told. It and `told` are known once the episode is sealed."""
+    told: InfoValues = NOTHING_TOLD
+    """What else the env told at the end: values that are no part of the outcome."""
+    remarks: tuple[str, ...] = ()
+    """What the user is to be told of it, in sentences, each once."""
+    diverged: bool = False
+    """It is a FAILURE because actions or the simulator's state were NaN or infinite."""
+
+    @property
+    def verdict(self) -> str:
+        """How it ended, for people."""
+        return f"{self.outcome.value}, diverged" if self.diverged else self.outcome.value
 
 
 def noise_seed(trial: Trial, chunk: int) -> int:

@@ -12,16 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Union
 
-from hocket.core.data import (
-    Array,
-    Chunk,
-    EnvSpec,
-    Episode,
-    Observation,
-    PolicySpec,
-    RowChecks,
-    Trial,
-)
+from hocket.core.data import Array, Chunk, Episode, Observation, RowChecks, Trial
+from hocket.core.specs import EnvSpec, PolicySpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +27,10 @@ class RunStarted:
     lanes: int
     cores: int
     policy: PolicySpec
+    independent_starts: bool = False
+    """True if trials of one seed start independently of each other."""
+    counts_cpu: bool = False
+    """True if all workers are of this machine, below this process, so that their time is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +50,8 @@ class AttemptsBegan:
     lanes: Sequence[int]
     trials: Sequence[Trial]
     attempts: Sequence[int]
+    sites: Sequence[int | None] = ()
+    """The legs of the sites that make them, where other machines do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +108,8 @@ class BatchInferred(NamedTuple):
     """Rows that the policy worked on, padding included."""
     observations: Mapping[str, Array] | None = None
     """The observations of the rows, stacked `[B, ...]`, where the engine was asked to keep them."""
+    asked: Sequence[int] = ()
+    """The step of its attempt at which each row was observed."""
 
 
 class ChunksExecuted(NamedTuple):
@@ -170,6 +170,9 @@ class EpisodesSealed:
 
     time: float
     episodes: Sequence[Episode]
+    rows: Sequence[Mapping[str, bytes]] = ()
+    """What files of rows would hold that were not written, of each episode by their names; empty
+    where all are files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,17 +3,18 @@ running program, `__main__:attr`."""
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import os
 import re
 import sys
-import traceback
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 from hocket.errors import HocketError, UnimportableError, UnknownNameError
+from hocket.system.accounts import account
 from hocket.system.text import did_you_mean
 
 _MODULE = re.compile(r"([A-Za-z_][\w.]*):([A-Za-z_][\w.]*)")
@@ -53,9 +54,7 @@ def attribute(target: Target) -> Any:
     except HocketError:
         raise
     except (Exception, SystemExit) as exc:
-        raise UnimportableError(
-            f"{target.module!r} cannot be imported: {type(exc).__name__}: {exc}{places_of(exc)}"
-        ) from exc
+        raise UnimportableError(f"{target.module!r} cannot be imported: {account(exc)}") from exc
     for part in target.attribute.split("."):
         try:
             found = getattr(found, part)
@@ -65,6 +64,17 @@ def attribute(target: Target) -> Any:
                 f"{target.attribute!r}.{did_you_mean(part, dir(found))}"
             ) from None
     return found
+
+
+def names_in(path: str) -> list[str]:
+    """The classes and functions that a file defines for others; nothing is imported."""
+    try:
+        with open(path, "rb") as file:
+            body = ast.parse(file.read()).body
+    except (OSError, ValueError, SyntaxError):
+        return []
+    kinds = (ast.ClassDef, ast.FunctionDef)
+    return [one.name for one in body if isinstance(one, kinds) and one.name[:1] != "_"]
 
 
 def file_being_imported() -> str | None:
@@ -123,18 +133,3 @@ def _reach(folder: str) -> None:
     """Let modules of a folder be imported."""
     if folder not in sys.path and not (folder == os.getcwd() and "" in sys.path):
         sys.path.insert(0, folder)
-
-
-def places_of(exc: BaseException) -> str:
-    """The last places where an error came through, one a line, each after the end of a line. Those
-    of Python's importing and of hocket are left out: the user wrote neither."""
-    package = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
-    own = (package, importlib.__file__ or "", "<frozen")
-    frames = [
-        f"\n  {frame.filename}:{frame.lineno}: {frame.line}"
-        for frame in traceback.extract_tb(exc.__traceback__)
-        if not frame.filename.startswith(own)
-    ]
-    if isinstance(exc, SyntaxError) and exc.filename:
-        frames.append(f"\n  {exc.filename}:{exc.lineno}: {(exc.text or '').strip()}")
-    return "".join(frames[-5:])

@@ -21,6 +21,7 @@ import importlib.util
 import inspect
 import os
 import sys
+import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -54,6 +55,8 @@ class NoSettings:
     """The configuration of an adapter that has nothing to set."""
 
 
+_BATCHES = ("batch", "obs", "observation", "observations")
+"""What functions call the observations that they answer."""
 _SINGULAR = {
     "envs": "env",
     "policies": "policy",
@@ -119,11 +122,36 @@ def _look_up(kind: Kind, name: str) -> tuple[Callable[..., Any], str, bool]:
         found = _entry_points(kind)[head].load()
     elif (target := modules.target_of(name)) is not None:
         found, argument = modules.attribute(target), ""
+        if kind == "policies" and _takes_batch(found):
+            refuse_answering(found)
     else:
         raise _unknown(kind, name, head)
     if not callable(found):
         raise UnknownNameError(f"{name!r} is a {type(found).__name__}, not a class or a function.")
     return found, argument, target is not None
+
+
+def refuse_answering(found: Any) -> None:
+    """Raise where a function is given for a policy, which says more of itself than it can."""
+    if inspect.isroutine(found):
+        raise ConfigError(
+            f"{found.__name__!r} is a function. A policy is an object, which says what it reads "
+            "and gives: a class with spec = hocket.PolicySpec(chunk_length=..., action_size=...), "
+            "infer(batch) and close()."
+        )
+
+
+def _takes_batch(found: Any) -> bool:
+    """True if a function would answer a batch itself, rather than make a policy."""
+    parameters = (
+        list(inspect.signature(found).parameters.values()) if inspect.isroutine(found) else []
+    )
+    first = parameters[0] if parameters else None
+    return (
+        first is not None
+        and first.default is first.empty
+        and (first.name in _BATCHES or "Batch" in str(first.annotation))
+    )
 
 
 def is_plain(kind: Kind, name: str) -> bool:
@@ -150,9 +178,14 @@ def build(kind: Kind, name: str, config: Mapping[str, Any] | None = None) -> Any
     adapter = find(kind, name)
     require_extra(kind, name)
     settings = configure(adapter, config or {})
-    if adapter.takes_argument:
-        return adapter.build(adapter.argument, settings)
-    return adapter.build(**{name: getattr(settings, name) for name in adapter.settings})
+    try:
+        if adapter.takes_argument:
+            return adapter.build(adapter.argument, settings)
+        return adapter.build(**{name: getattr(settings, name) for name in adapter.settings})
+    except SystemExit as exc:
+        raise ConfigError(
+            f"{name!r} called sys.exit({exc.code!r}) when it was built: have it raise an error."
+        ) from exc
 
 
 def configure(adapter: Adapter, config: Mapping[str, Any]) -> Any:
@@ -161,10 +194,33 @@ def configure(adapter: Adapter, config: Mapping[str, Any]) -> Any:
     values = {
         key: tuple(value) if isinstance(value, list) else value for key, value in config.items()
     }
+    _refuse_unlisted(adapter, values)
     try:
         return adapter.config_class(**values)
     except (TypeError, ValueError) as exc:
         raise ConfigError(f"The settings of {adapter.name!r} are wrong: {exc}") from exc
+
+
+def _refuse_unlisted(adapter: Adapter, values: Mapping[str, Any]) -> None:
+    """Raise for a value that is none of those that its setting names in a `Literal`."""
+    try:
+        hints = typing.get_type_hints(adapter.config_class)
+    except (NameError, TypeError):  # Of a user's own, which need not say more.
+        return
+    for key, value in values.items():
+        hint = hints.get(key)
+        is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+        kinds = typing.get_args(hint) if is_union else (hint,)
+        listed = [kind for kind in kinds if typing.get_origin(kind) is Literal]
+        known = [each for kind in listed for each in typing.get_args(kind)]
+        if types.NoneType in kinds:
+            listed, known = [*listed, types.NoneType], [*known, None]
+        if listed and len(listed) == len(kinds) and value not in known:
+            raise ConfigError(
+                f"The setting {key!r} of {adapter.name!r} cannot be {value!r}."
+                f"{did_you_mean(str(value), map(str, known))} Known: "
+                f"{', '.join(map(repr, known))}."
+            )
 
 
 def share_settings(
@@ -267,6 +323,11 @@ def _import(target: str) -> Any:
 
 def _unknown(kind: Kind, name: str, head: str) -> UnknownNameError:
     known = names(kind)
+    if os.path.isfile(name) and name.endswith(".py"):
+        return UnknownNameError(
+            f"Say which {_SINGULAR[kind]} of {name} is meant, after a colon: "
+            f"{', '.join(f'{name}:{each}' for each in modules.names_in(name)) or 'it has none'}."
+        )
     if "." in head and ":" in name:
         return UnknownNameError(
             f"{name!r} cannot be imported: there is no module {head!r} in the current folder or "
@@ -274,7 +335,7 @@ def _unknown(kind: Kind, name: str, head: str) -> UnknownNameError:
         )
     return UnknownNameError(
         f"No {_SINGULAR[kind]} is called {name!r}.{did_you_mean(head, known)} Known: "
-        f"{', '.join(known)}; or give your own as package.module:attr."
+        f"{', '.join(known)}; or give your own as my_file.py:Name or package.module:attr."
     )
 
 

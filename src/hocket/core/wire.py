@@ -1,31 +1,22 @@
-"""The messages between the engine's process and its workers, and how they become bytes.
+"""The messages between the engine's process and its workers; `frames.py` makes bytes of them.
 
-A message is a NamedTuple. It is packed as a msgpack array, behind its number in `MESSAGES`; nothing
-is ever pickled. A frame is four bytes of length (little-endian) and then the packed message. Lanes
-are counted from 0 in each worker here, not over the whole fleet; lists run in parallel. There is no
-number of a version: wherever a worker is, it runs the code of the process that has it started.
+A message is a NamedTuple. Lanes are counted from 0 in each worker here, not over the whole fleet;
+lists run in parallel. There is no number of a version: wherever a worker is, it runs the code of
+the process that has it started.
 """
 
 from __future__ import annotations
 
-import struct
-import traceback
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Union, get_args
+from typing import Annotated, Any, NamedTuple, Union, get_args
 
-import msgpack
+from hocket.core.claims import Count, Seconds, Share, Within
+from hocket.core.data import NOTHING_TOLD, Array, InfoValues, Outcome
+from hocket.errors import HocketError, SecondResetError
+from hocket.system.accounts import frames, sentence
 
-from hocket.core.data import Array, Outcome
-from hocket.errors import SecondResetError, WireError
-
-MAX_FRAME = 1 << 30
-"""Most bytes of a message, far above any observation: a stream that claims more is taken for
-somebody else's."""
 MAX_PIECE = 1 << 18
 """Most bytes of a file in one message: an observation never waits for more than that."""
-_KEPT = 1 << 23
-"""Most bytes of memory that are kept for the messages to come: a dozen pictures."""
-_LENGTH = struct.Struct("<I")
 TWICE = "twice"
 """In what is asked of an attempt: reset it twice, and tell whether both starts are the same."""
 
@@ -157,9 +148,9 @@ class Ready(NamedTuple):
     new comes with this message."""
     arrays: bytes | None
     """What shared memory would hold of these lanes, one after the other, where there is none."""
-    build_s: float
+    build_s: Seconds
     """Seconds that it took to make the env; nearly 0 where it was there."""
-    reset_s: float
+    reset_s: Seconds
     """Seconds that the reset took."""
     differs: str | None = None
     """What differed when a lane was reset twice, empty where nothing did; None where none was."""
@@ -171,14 +162,14 @@ class Executed(NamedTuple):
     lanes: list[int]
     attempts: list[int]
     chunks: list[int]
-    steps: list[int]
+    steps: list[Count]
     rewards: bytes
     """float64, little-endian: each lane's `[steps]`, one after the other."""
-    ends: list[int]
+    ends: list[Annotated[int, Within(0, 63)]]
     """0 while the episode goes on, else flags of `END_*`."""
-    busy_s: list[float]
+    busy_s: list[Seconds]
     """Seconds that each lane worked on its chunk, observing included."""
-    observe_s: list[float]
+    observe_s: list[Seconds]
     """Seconds of these that were spent observing."""
     arrays: bytes | None
     """What shared memory would hold, where there is none and the end was observed."""
@@ -192,7 +183,7 @@ class Observed(NamedTuple):
     attempts: list[int]
     chunks: list[int]
     """The chunks that they go on with."""
-    steps: list[int]
+    steps: list[Count]
     """How many steps of these they had made."""
     arrays: bytes | None
     """What shared memory would hold, where there is none."""
@@ -204,6 +195,9 @@ class Sealed(NamedTuple):
     lane: int
     attempt: int
     files: Sequence[str]
+    progress: Share | None = None
+    """The fields of Episode of these names."""
+    told: InfoValues = NOTHING_TOLD
 
 
 class Failed(NamedTuple):
@@ -214,21 +208,33 @@ class Failed(NamedTuple):
     kind: str
     """Name of the exception."""
     message: str
+    """What happened, in a sentence."""
     traceback: str
+    """The frames of the user's code that the error came through; empty where there are none."""
     spends: bool = True
     """The trial has a retry less. What was only looked at costs it none."""
 
     @classmethod
-    def of(cls, lane: int, attempt: int, exc: BaseException) -> Failed:
-        text = "".join(traceback.format_exception(type(exc), exc, exc.__traceback__))
+    def of(cls, lane: int, attempt: int, exc: BaseException, who: str = "The env") -> Failed:
+        """What became of something of the user's, which `who` names. Ctrl-C is nobody's error."""
+        if isinstance(exc, KeyboardInterrupt):
+            raise exc
         spends = not isinstance(exc, SecondResetError)
-        return cls(lane, attempt, type(exc).__name__, str(exc), text, spends)
+        if isinstance(exc, HocketError):
+            return cls(lane, attempt, type(exc).__name__, str(exc), "", spends)
+        said = f"{who} raised {sentence(exc)}"
+        return cls(lane, attempt, type(exc).__name__, said, frames(exc), spends)
+
+    @property
+    def account(self) -> str:
+        """The sentence, and the frames where there are any."""
+        return f"{self.message}\n{self.traceback}".rstrip()
 
 
 class Progress(NamedTuple):
     """Steps executed so far in each lane, where there is no shared memory to count them in."""
 
-    steps: Sequence[int]
+    steps: Sequence[Count]
 
 
 class Pulse(NamedTuple):
@@ -252,8 +258,9 @@ class Ended(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A part of a file that a sink has sealed, from a worker that does not share the parent's disk.
-    All pieces of an attempt's files come, in order, before its Sealed."""
+    """A part of a file that a sink has sealed, from a worker that does not share the parent's disk;
+    or all of one, without a digest, that becomes rows and need not be a file at all. All pieces of
+    an attempt's files come, in order, before its Sealed."""
 
     lane: int
     attempt: int
@@ -261,16 +268,17 @@ class Piece(NamedTuple):
     """The file's name in the attempt's folder, without a folder."""
     begin: int
     """The offset of the data in the file."""
-    data: bytes
-    """At most MAX_PIECE bytes."""
+    data: Annotated[bytes, Within(0, MAX_PIECE)]
     digest: bytes
     """The SHA-256 of the whole file, with its last piece; empty before that."""
 
 
 class Remark(NamedTuple):
-    """Something that the user should be told of an env, in a sentence; asked for by nobody."""
+    """What the user should be told of an attempt: once, before the chunk's answer that shows it."""
 
-    text: str
+    lane: int
+    attempt: int
+    text: Annotated[str, Within(0, 2000)]
 
 
 class Told(NamedTuple):
@@ -280,8 +288,8 @@ class Told(NamedTuple):
     lanes: list[int]
     attempts: list[int]
     chunks: list[int]
-    steps: list[int]
-    numbers: Mapping[str, bytes]
+    steps: list[Count]
+    numbers: Annotated[Mapping[str, bytes], Within(1, 1000)]
     """By key, float64, little-endian: each lane's `[steps]`, one after the other; NaN where a step
     did not tell."""
 
@@ -290,16 +298,18 @@ END_TERMINATED = 1
 END_TRUNCATED = 2
 END_SUCCESS = 4
 END_JUDGED = 8
-"""The env said whether it succeeded; without it the outcome is FINISHED."""
+"""The env said if it succeeded: else the outcome is FINISHED."""
 END_OBSERVED = 16
 """A final observation is there."""
+END_DIVERGED = 32  # Actions or the state were NaN or infinite: a FAILURE, whatever the env said.
 
 
 def outcome_of(ends: int) -> Outcome:
     """The outcome of an episode that ended with these flags."""
-    if not ends & END_JUDGED:
+    if not ends & (END_JUDGED | END_DIVERGED):
         return Outcome.FINISHED
-    return Outcome.SUCCESS if ends & END_SUCCESS else Outcome.FAILURE
+    won = ends & (END_SUCCESS | END_DIVERGED) == END_SUCCESS
+    return Outcome.SUCCESS if won else Outcome.FAILURE
 
 
 Message = Union[
@@ -329,68 +339,3 @@ Message = Union[
 ]
 """Every message. A message's index here is its number on the wire, so new ones go to the end."""
 MESSAGES: tuple[type[Any], ...] = get_args(Message)
-_CODES = {kind: code for code, kind in enumerate(MESSAGES)}
-
-
-def pack(message: Message) -> bytes:
-    body: bytes = msgpack.packb((_CODES[type(message)], *message))
-    if len(body) > MAX_FRAME:
-        raise WireError(f"A {type(message).__name__} message of {len(body)} bytes is too long.")
-    return _LENGTH.pack(len(body)) + body
-
-
-def unpack(body: bytes | memoryview) -> Message:
-    try:
-        code, *fields = msgpack.unpackb(body, strict_map_key=False)
-        message: Message = MESSAGES[code](*fields)
-    except (ValueError, TypeError, IndexError, RecursionError, msgpack.UnpackException) as exc:
-        raise WireError(f"A frame of {len(body)} bytes is no message of hocket's: {exc}") from exc
-    return message
-
-
-class Frames:
-    """Cuts a stream of bytes into messages, however the bytes arrive."""
-
-    def __init__(self, limit: int = MAX_FRAME) -> None:
-        """`limit` is the most bytes that a message may have."""
-        self._limit = limit
-        # Kept from message to message: to get and give back that much memory for each observation
-        # costs more than to copy it.
-        self._held = bytearray()
-        self._begin = self._end = 0
-        """Where in it the bytes lie that are not yet a message."""
-
-    def feed(self, data: bytes | memoryview) -> list[Message]:
-        """Every message that is complete with these bytes, in order. Nothing of `data` is kept."""
-        if self._begin == self._end:
-            if len(data) >= 4 and _LENGTH.unpack_from(data)[0] == len(data) - 4:
-                return [unpack(memoryview(data)[4:])]  # Nearly always it is just one frame.
-            self._begin = self._end = 0
-            if len(self._held) > _KEPT:
-                self._held = bytearray()
-        self._hold(data)
-        messages: list[Message] = []
-        while self._end - self._begin >= 4:
-            begin, length = self._begin + 4, self._next_length()
-            if self._end - begin < length:
-                break
-            messages.append(unpack(memoryview(self._held)[begin : begin + length]))
-            self._begin = begin + length
-        return messages
-
-    def _next_length(self) -> int:
-        (length,) = _LENGTH.unpack_from(self._held, self._begin)
-        if length > self._limit:
-            raise WireError(f"A frame claims {length} bytes; the stream is not hocket's.")
-        return int(length)
-
-    def _hold(self, data: bytes | memoryview) -> None:
-        """Put bytes behind those that are held, in more memory where there is not enough."""
-        count = self._end - self._begin
-        if self._end + len(data) > len(self._held):
-            most = count + len(data)
-            room = self._held if most <= len(self._held) // 2 else bytearray(2 * most)
-            room[:count] = self._held[self._begin : self._end]
-            self._held, self._begin, self._end = room, 0, count
-        self._held[self._end : self._end + len(data)] = data
-        self._end += len(data)

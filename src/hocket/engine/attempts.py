@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from hocket.core.data import EnvSpec, Episode, Outcome, Trial
+from hocket.core.data import Episode, Outcome, Trial
 from hocket.core.events import AttemptFailed
+from hocket.core.specs import EnvSpec
 from hocket.core.wire import TWICE
 from hocket.engine.batches import Batches
 from hocket.engine.chunk_rules import ChunkRule
@@ -18,8 +19,9 @@ from hocket.engine.inferring.policy_thread import account
 from hocket.engine.inferring.suspects import Suspects
 from hocket.engine.trials import LaneState, Task, TrialQueue
 from hocket.errors import EnvError, PolicyHungError
+from hocket.system.text import counted
 from hocket.workers.fleet import Fleet
-from hocket.workers.notices import LaneFailed
+from hocket.workers.notices import LaneFailed, LaneSealed, Remarked
 
 Record = Callable[[Trial, int], Mapping[str, Any]]
 """What the sinks are asked for in an attempt, by trial and number."""
@@ -105,6 +107,7 @@ class Attempts:
         self._sealing: dict[int, Episode] = {}
         self._failures: Counter[str] = Counter()
         self._kinds: dict[tuple[Task, bool], int] = {}
+        self._remarked: set[str] = set()
 
     def plan(self, trials: TrialQueue, attempts: Mapping[str, int]) -> None:
         """Take the trials of a run, and the numbers of the next attempts at those that had some."""
@@ -154,12 +157,24 @@ class Attempts:
         self.set_free(lane)
         self._sealing[lane] = episode
 
-    def seal(self, lane: int, attempt: int, files: Sequence[str]) -> Episode | None:
+    def seal(self, notice: LaneSealed) -> Episode | None:
         """The ended episode of a lane that is sealed now; None where nobody waits for it."""
-        episode = self._sealing.get(lane)
-        if episode is None or episode.attempt != attempt:
+        episode = self._sealing.get(notice.lane)
+        if episode is None or episode.attempt != notice.attempt:
             return None
-        return self._sealing.pop(lane)._replace(files=tuple(files))
+        return self._sealing.pop(notice.lane)._replace(
+            files=tuple(notice.files), progress=notice.progress, told=notice.told
+        )
+
+    def is_news(self, notice: Remarked) -> bool:
+        """Keep a remark for the attempt's episode; true the first time that it is made of any."""
+        state = self.lanes.get(notice.lane)
+        if state is None or state.attempt != notice.attempt:
+            return False
+        state.remarks += (notice.text,)
+        is_first = notice.text not in self._remarked
+        self._remarked.add(notice.text)
+        return is_first
 
     def _release(self, lane: int) -> LaneState:
         """Take the lane's attempt from it; nobody awaits the lane any more."""
@@ -236,6 +251,7 @@ class Attempts:
         """Give an attempt up; its trial runs again while it has retries left."""
         state = self._release(lane)
         lost = Episode(state.trial, state.attempt, Outcome.ERROR, state.steps, 0.0, error=error)
+        lost = lost._replace(remarks=state.remarks)
         return self._retry(lane, lost, now, spends=spends)
 
     def _retry(self, lane: int, lost: Episode, now: float, *, spends: bool = True) -> Lost:
@@ -247,7 +263,7 @@ class Attempts:
             again = not spends or self._failures[trial.id] <= self._config.retries
             if not again and not self.specs:
                 raise EnvError(
-                    f"No env could be built and reset, in {lost.attempt + 1} attempts.\n{error}"
+                    f"No episode could begin, in {counted(lost.attempt + 1, 'attempt')}.\n{error}"
                 )
             if again:
                 self._trials.give_back(trial)

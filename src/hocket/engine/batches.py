@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from functools import partial
 
 from hocket.core.contracts.policy import Binds, Policy, Reconnects
-from hocket.core.data import UNCHECKED, EnvSpec, Observation, RowChecks
+from hocket.core.data import UNCHECKED, Observation, RowChecks
+from hocket.core.specs import EnvSpec
 from hocket.engine.dispatch import Delay, Dispatch, NextChunks, PendingBatch, Rows, noise_seed
 from hocket.engine.inferring.inference import Inference
-from hocket.engine.inferring.policy_thread import Answered, Job
+from hocket.engine.inferring.policy_thread import Answered, Job, words
 from hocket.engine.inferring.replicas import WarmedUp
 from hocket.engine.inferring.row_checks import other_batch
 from hocket.engine.scheduling.model import size_to_time, with_stairs
@@ -112,39 +113,36 @@ class Batches:
 
     def add(self, lanes: NextChunks, now: float) -> None:
         """Let lanes that came at once wait for their next chunks."""
-        carrying_s, last = 0.0 if self._is_at_hand else CARRYING_S, dict[int, int]()
-        for lane, state in zip(lanes.lanes, lanes.states, strict=True):
-            state.ready_at = now
-            last[state.queue] = lane
-            if state.queue not in self._warm:
-                self._cold.setdefault(state.queue, lane)
+        carrying_s, told = 0.0 if self._is_at_hand else CARRYING_S, set[int]()
         for lane, state, took_s in zip(*lanes[:3], strict=True):
+            state.ready_at, queue = now, state.queue
+            if queue not in self._warm:
+                self._cold.setdefault(queue, lane)
             # Of durations that end at once one of each queue is looked at: they tell much the same.
-            if took_s is not None:
-                took_s = took_s + carrying_s if last[state.queue] == lane else None
-            self.scheduler.ready(lane, state.queue, now, took_s)
+            if took_s is not None and queue in told:
+                took_s = None
+            elif took_s is not None:
+                took_s += carrying_s
+                told.add(queue)
+            self.scheduler.ready(lane, queue, now, took_s)
 
     def patience(self, now: float, longest: float) -> Patience:
         """How long lanes may be waited for, at most `longest` seconds."""
         patience = self.scheduler.patience(now, longest)
-        if self._must_wait:
+        if self._is_warming or (self._pending and (self._to_bind or self._cold)):
             return Patience(longest, awaits_all=patience.awaits_all)
         return patience
-
-    @property
-    def _must_wait(self) -> bool:
-        """True if nothing may leave before the policy has ended what it does."""
-        return self._is_warming or bool((self._to_bind or self._cold) and self._pending)
 
     # -- batches that leave --------------------------------------------------------------------
 
     def leave(self, lanes: Mapping[int, LaneState], fleet: Fleet, now: float) -> Answered | None:
         """Let every batch go that is due; one that is answered at once is the last."""
-        if self._must_wait:
-            return None
+        if self._is_warming or (self._pending and (self._to_bind or self._cold)):
+            return None  # Nothing leaves before the policy has ended what it does.
         if self._to_bind and self._binds is not None:
             for spec in self._to_bind:
-                self._binds.bind(spec)
+                with words():
+                    self._binds.bind(spec)
             self._to_bind.clear()
         if self._cold:
             self._warm_up(lanes, fleet)
@@ -168,7 +166,7 @@ class Batches:
         declared = self._policy.spec.batch_sizes
         more = None if self._pad_to else partial(size_to_time, declared=declared)
         self._is_warming = True
-        job = self._job(-1, Rows([state]), [state], [lane], fleet)
+        job = self._job(-1, Rows([state]), [state], [lane], fleet, expected_s=0.0)
         self.inference.warm_up(job, self._sizes, more)
 
     def _submit(
@@ -179,8 +177,8 @@ class Batches:
         self._count += 1
         ready_at = [state.ready_at for state in states]
         self._pending[self._count] = PendingBatch(plan.lanes, states, rows, ready_at)
-        job = self._job(self._count, rows, states, plan.lanes, fleet)
-        job = job._replace(expected_s=self.scheduler.latency.about(len(states)))
+        expected_s = self.scheduler.latency.about(len(states))
+        job = self._job(self._count, rows, states, plan.lanes, fleet, expected_s)
         if self._config.checks:
             seed = noise_seed(states[0], states[0].chunk)
             job = job._replace(other=other_batch(len(states), seed, self._sizes))
@@ -193,7 +191,13 @@ class Batches:
         return answer
 
     def _job(
-        self, number: int, rows: Rows, states: list[LaneState], lanes: Sequence[int], fleet: Fleet
+        self,
+        number: int,
+        rows: Rows,
+        states: list[LaneState],
+        lanes: Sequence[int],
+        fleet: Fleet,
+        expected_s: float,
     ) -> Job:
         told = self.delay.committed(lanes, states) if self.delay.goes_on else {}
         views, stacked, driven = list[Observation](), None, fleet.driven
@@ -202,22 +206,22 @@ class Batches:
             self.scheduler.share_step(driven.step_s)
             stacked = {**driven.gather(lanes), **told}
         else:
-            pairs = zip(lanes, states, strict=True)
-            views = [fleet.arrays(lane, state.chunk) for lane, state in pairs]
+            views = fleet.seen(lanes, rows.chunks)
             if told:
                 views = [
                     {**view, **{key: column[row] for key, column in told.items()}}
                     for row, view in enumerate(views)
                 ]
         return Job(
-            number=number,
-            queue=states[0].queue,
-            rows=rows,
-            views=views,
-            stacked=stacked,
-            action_size=states[0].action_size,
-            pad_to=self._pad_to,
-            keep=self._config.keep_observations,
+            number,
+            states[0].queue,
+            rows,
+            views,
+            states[0].action_size,
+            stacked,
+            self._pad_to,
+            self._config.keep_observations,
+            expected_s=expected_s,
         )
 
     # -- answers -------------------------------------------------------------------------------
@@ -249,8 +253,8 @@ class Batches:
         if isinstance(answer.errors[0], PolicyHungError):
             self.scheduler.given_up(now, self.inference.concurrency)
         else:
-            took_s = answer.ended - answer.began + self._handling_s(size)
-            self.scheduler.inferred(size, took_s, now)
+            took_s = answer.ended - answer.began
+            self.scheduler.inferred(size, took_s + self._handling_s(size), now)
         dispatch = self.delay.answered(answer, batch, running, now)
         if dispatch.early:
             self._under_way(dispatch.early, [running[lane] for lane in dispatch.early], now)
@@ -274,11 +278,11 @@ class Batches:
 
     def _under_way(self, lanes: Sequence[int], states: Sequence[LaneState], now: float) -> None:
         """Tell the scheduler that these lanes have their chunks, and will come back."""
-        by_kind: dict[int, list[int]] = {}
-        for lane, state in zip(lanes, states, strict=True):
-            by_kind.setdefault(state.kind, []).append(lane)
-        for kind, group in by_kind.items():
-            self.scheduler.executing(group, kind, now)
+        kinds = {state.kind for state in states}
+        for kind in kinds:
+            pairs = zip(lanes, states, strict=True)
+            group = [lane for lane, state in pairs if state.kind == kind]
+            self.scheduler.executing(group if len(kinds) > 1 else lanes, kind, now)
 
     def stale(self) -> Callable[[str], bool] | None:
         """After a reconnect, once: which sources' chunks are to be recalled."""

@@ -22,7 +22,8 @@ from typing import Literal
 import numpy as np
 
 from hocket.core.contracts.policy import DELAY, PREFIX, PREFIX_LENGTH
-from hocket.core.data import Array, Chunk, EnvSpec, Trial
+from hocket.core.data import Array, Chunk, Trial
+from hocket.core.specs import EnvSpec
 from hocket.core.wire import Course
 from hocket.engine.delays import Delays
 from hocket.engine.dispatch import Delay, Dispatch, NextChunks, PendingBatch, delivered
@@ -225,7 +226,8 @@ class ControlDelay(Delay):
             else:
                 due.append(row)
         dispatch = self.dispatch(answer, batch, due)
-        return dispatch._replace(early=early, delivered=delivered(answer, rows))
+        asked = [self._ahead[lane].seen_at for lane in batch.lanes]
+        return dispatch._replace(early=early, delivered=delivered(answer, rows), asked=asked)
 
     def actions(self, lane: int, state: LaneState, chunk: Chunk) -> Array:
         plan, ahead = self._plan, self._ahead[lane]

@@ -4,7 +4,7 @@ used is a Delay's to say."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from operator import attrgetter
 from typing import NamedTuple, overload
 
 from hocket.core.data import Array, Chunk, Chunks, Row, noise_seeds
@@ -13,6 +13,8 @@ from hocket.core.wire import Course
 from hocket.engine.inferring.policy_thread import Answered
 from hocket.engine.trials import LaneState
 from hocket.errors import HocketError, WireError
+
+_STEPS = attrgetter("steps")
 
 
 class Rows(Sequence[Row]):
@@ -96,23 +98,26 @@ class Dispatch(NamedTuple):
     """Lanes that get their actions once they have executed what was committed."""
     is_late: bool = False
     """The lanes got their actions early, and are now known to execute them."""
+    asked: Sequence[int] = ()
+    """The step at which each row of the batch was observed, where its lane went on since."""
 
     def event(self, now: float, start: float) -> BatchInferred:
         """What readers are told of it; `start` is when the run began by the policy's clock."""
         answer, batch = self.answer, self.batch
         return BatchInferred(
-            time=now,
-            batch=answer.job.number,
-            began=answer.began - start,
-            ended=answer.ended - start,
-            lanes=batch.lanes,
-            trials=[state.trial for state in batch.states],
-            attempts=[state.attempt for state in batch.states],
-            chunks=batch.rows.chunks,
-            delivered=self.delivered,
-            ready=batch.ready_at,
-            size=max(answer.job.pad_to, len(batch.lanes)),
-            observations=answer.observations,
+            now,
+            answer.job.number,
+            answer.began - start,
+            answer.ended - start,
+            batch.lanes,
+            [state.trial for state in batch.states],
+            [state.attempt for state in batch.states],
+            batch.rows.chunks,
+            self.delivered,
+            batch.ready_at,
+            max(answer.job.pad_to, len(batch.lanes)),
+            answer.observations,
+            self.asked or list(map(_STEPS, batch.states)),
         )
 
 
@@ -183,12 +188,14 @@ class Delay:
         ended meanwhile get nothing."""
         chunks, lanes, states = answer.chunks, batch.lanes, batch.states
         if isinstance(chunks, Chunks) and [*map(running.get, lanes)] == states:
-            with suppress(HocketError):  # which each row is told of
+            try:
                 actions = states[0].rule.take_all(chunks.actions)
-                if actions is not None:
-                    for state in states:
-                        state.source = chunks.source
-                    return Dispatch(answer, batch, lanes, states, actions, chunks)
+            except HocketError:  # which each row is told of
+                actions = None
+            if actions is not None:
+                for state in states:
+                    state.source = chunks.source
+                return Dispatch(answer, batch, lanes, states, actions, chunks)
         rows = batch.running(running)
         return self.dispatch(answer, batch, rows)._replace(delivered=delivered(answer, rows))
 

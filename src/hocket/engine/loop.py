@@ -18,9 +18,10 @@ from itertools import compress
 from typing import Literal, cast
 
 from hocket.core import events
-from hocket.core.contracts.recorder import Durable, Hears, Reader
-from hocket.core.data import EnvSpec, Episode, Observation, Trial
+from hocket.core.contracts.recorder import Durable, Reader, hearers
+from hocket.core.data import Episode, Observation, Trial
 from hocket.core.events import Event
+from hocket.core.specs import EnvSpec
 from hocket.core.wire import END_OBSERVED, END_TERMINATED, END_TRUNCATED
 from hocket.engine.attempts import Attempts, Lost, Record
 from hocket.engine.batches import Batches
@@ -79,7 +80,7 @@ class Engine:
         self._executed: list[events.ChunksExecuted] = []
         self._ready: list[tuple[int, Trial, int]] = []
         self._ended: list[tuple[int, Episode]] = []
-        self._sealed: list[Episode] = []
+        self._sealed: list[tuple[Episode, Mapping[str, bytes]]] = []
         self._start = time.perf_counter()
         self._is_stopping = False
 
@@ -110,12 +111,13 @@ class Engine:
         done: Sequence[Episode] = (),
         attempts: Mapping[str, int] | None = None,
         cores: int = 1,
+        **facts: bool,
     ) -> bool:
         """Run `trials` to the last; True when none is left. PolicyHungError is raised when the
         policy never returned and no other copy of it is left.
 
         `done` are episodes of an earlier part of the run, and `attempts` the numbers of the next
-        attempts at trials that have had some.
+        attempts at trials that have had some; `facts` are RunStarted's own.
         """
         self._trials = trials
         self._heard = trials if isinstance(trials, Refreshes) else None
@@ -123,7 +125,9 @@ class Engine:
         self._start = time.perf_counter()
         lanes, policy = self._fleet.config.lanes, self._inference.spec
         self._emit(
-            events.RunStarted(trials=planned, done=done, lanes=lanes, cores=cores, policy=policy)
+            events.RunStarted(
+                trials=planned, done=done, lanes=lanes, cores=cores, policy=policy, **facts
+            )
         )
         try:
             with suppress(KeyboardInterrupt), gc_frozen(lanes):
@@ -150,8 +154,9 @@ class Engine:
 
     def _take_turn(self) -> None:
         longest = _LOOK_S if self._attempts.free or self._batches.recalls else _LONGEST_WAIT_S
-        heard = self._fleet.poll(*self._batches.patience(self._now(), longest))
-        now = self._now()
+        now = time.perf_counter() - self._start
+        heard = self._fleet.poll(*self._batches.patience(now, longest))
+        now = time.perf_counter() - self._start
         for notice in heard:
             self._hear(notice, now)
         if self._batches.recalls and (is_stale := self._batches.stale()) is not None:
@@ -160,13 +165,13 @@ class Engine:
         self._tell(now)
         if self._heard is not None:
             self._heard.refresh()
-        if self._assign() and self._fleet.driven is not None:
+        if self._attempts.free and self._assign() and self._fleet.driven is not None:
             # The next poll resets them, and what they see belongs in the batch that leaves now.
-            heard, now = self._fleet.poll(), self._now()
-            for notice in heard:
-                self._hear(notice, now)
-        while answer := self._batches.leave(self._lanes, self._fleet, self._now()):
-            self._answer([answer], self._now())
+            for notice in self._fleet.poll():
+                self._hear(notice, self._now())
+        while answer := self._batches.leave(self._lanes, self._fleet, now):
+            now = self._now()
+            self._answer([answer], now)
 
     # -- what workers say ----------------------------------------------------------------------
 
@@ -182,12 +187,13 @@ class Engine:
         elif isinstance(notice, notices.LanesTold):
             self._told(notice, now)
         elif isinstance(notice, notices.LaneSealed):
-            if (episode := self._attempts.seal(*notice)) is not None:
-                self._sealed.append(episode)
+            if (episode := self._attempts.seal(notice)) is not None:
+                self._sealed.append((episode, notice.rows))
         elif isinstance(notice, notices.LaneFailed):
             self._failed(notice, now)
         elif isinstance(notice, notices.Remarked):
-            self._emit(events.Noted(text=notice.text))
+            if self._attempts.is_news(notice):
+                self._emit(events.Noted(text=notice.text))
         elif isinstance(notice, notices.LanesUp):
             for lane in notice.lanes:
                 self._attempts.set_free(lane)
@@ -245,36 +251,34 @@ class Engine:
             state.chunk += 1
         lanes, ends = notice.lanes, notice.ends
         after = self._delay.executed(lanes, running, ends, notice.busy_s, now)
-        self._executed.append(self._chunks_executed(notice, running, now))
-        for lane, state, end in zip(lanes, running, ends, strict=True):
-            if end:
-                episode = state.episode(end, now)
-                self._attempts.end(lane, episode)
-                self._ended.append((lane, episode))
+        nothing, is_any_over = (None,) * len(lanes), any(ends)
+        executed = events.ChunksExecuted(
+            now,
+            lanes,
+            [state.trial for state in running],
+            notice.attempts,
+            notice.chunks,
+            notice.steps,
+            notice.rewards,
+            [end & END_TERMINATED != 0 for end in ends],
+            [end & END_TRUNCATED != 0 for end in ends],
+            notice.busy_s,
+            notice.observe_s,
+            self._finals(notice) if is_any_over and self._config.final_observation else nothing,
+        )
+        self._executed.append(executed)
+        if is_any_over:
+            for lane, state, end in zip(lanes, running, ends, strict=True):
+                if end:
+                    episode = state.episode(end, now)
+                    self._attempts.end(lane, episode)
+                    self._ended.append((lane, episode))
         self._go_on(after, now)
 
     def _go_on(self, after: NextChunks, now: float) -> None:
         for dispatch in after.due:
             self._settle(dispatch, now)
         self._batches.add(after, now)
-
-    def _chunks_executed(
-        self, notice: notices.LanesExecuted, states: Sequence[LaneState], now: float
-    ) -> events.ChunksExecuted:
-        return events.ChunksExecuted(
-            time=now,
-            lanes=notice.lanes,
-            trials=[state.trial for state in states],
-            attempts=notice.attempts,
-            chunks=notice.chunks,
-            steps=notice.steps,
-            rewards=notice.rewards,
-            terminated=[end & END_TERMINATED != 0 for end in notice.ends],
-            truncated=[end & END_TRUNCATED != 0 for end in notice.ends],
-            busy=notice.busy_s,
-            observed=notice.observe_s,
-            final=self._finals(notice),
-        )
 
     def _told(self, notice: notices.LanesTold, now: float) -> None:
         """Tell readers what envs told of chunks that are still those of their lanes."""
@@ -289,8 +293,6 @@ class Engine:
             )
 
     def _finals(self, notice: notices.LanesExecuted) -> Sequence[Observation | None]:
-        if not self._config.final_observation:
-            return (None,) * len(notice.lanes)
         # The lanes are free at once, and their next episodes would write into the same memory.
         return [
             {key: view.copy() for key, view in self._fleet.arrays(lane, chunk).items()}
@@ -318,7 +320,7 @@ class Engine:
             self._emit(event)
             if episode is not None:
                 self._ended.append((event.lane, episode))
-                self._sealed.append(episode)
+                self._sealed.append((episode, {}))
 
     # -- chunks --------------------------------------------------------------------------------
 
@@ -349,7 +351,7 @@ class Engine:
 
     def _assign(self) -> bool:
         """Give free lanes trials, unless a durable reader is behind; true where any got one."""
-        if not self._attempts.free or not self._trials or any(r.behind() for r in self._durable):
+        if not self._trials or any(reader.behind() for reader in self._durable):
             return False
         now = self._now()
         lanes, began, records = self._attempts.begin(now)
@@ -373,11 +375,7 @@ class Engine:
     def _emit(self, event: Event) -> None:
         kind = type(event)
         if kind not in self._hearers:
-            self._hearers[kind] = [
-                reader
-                for reader in self._readers
-                if not isinstance(reader, Hears) or kind in reader.hears
-            ]
+            self._hearers[kind] = hearers(self._readers, kind)
         for reader in self._hearers[kind]:
             reader.on(event)
 
@@ -395,6 +393,6 @@ class Engine:
             self._ended.clear()
             self._emit(events.EpisodesEnded(time=now, lanes=ended, episodes=episodes))
         if self._sealed:
-            sealed = tuple(self._sealed)
+            sealed, rows = zip(*self._sealed, strict=True)
             self._sealed.clear()
-            self._emit(events.EpisodesSealed(time=now, episodes=sealed))
+            self._emit(events.EpisodesSealed(time=now, episodes=sealed, rows=rows))

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
-from hocket.core.data import EnvSpec, Episode, Trial
-from hocket.core.wire import END_TERMINATED, END_TRUNCATED, outcome_of
+from hocket.core.data import Episode, Trial
+from hocket.core.specs import EnvSpec
+from hocket.core.wire import END_DIVERGED, END_TERMINATED, END_TRUNCATED, outcome_of
 from hocket.engine.chunk_rules import ChunkRule
 
 Task = tuple[str, str]
@@ -116,6 +117,8 @@ class LaneState:
     """When its last observation had come."""
     source: str = ""
     """Who made the chunk that it executes; empty once that is recalled."""
+    remarks: tuple[str, ...] = ()
+    """What the user is to be told of it, each sentence once."""
 
     def __post_init__(self) -> None:
         self.session = f"{self.trial.id}@{self.attempt} of {self.run}"
@@ -137,4 +140,6 @@ class LaneState:
             truncated=bool(end & END_TRUNCATED),
             chunks=self.chunk,
             seconds=now - self.began,
+            remarks=self.remarks,
+            diverged=bool(end & END_DIVERGED),
         )

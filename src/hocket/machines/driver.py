@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from itertools import starmap
 
+from hocket.core.claims import require
 from hocket.core.contracts.recorder import Durable
-from hocket.core.data import EnvSpec, Episode, Outcome, PolicySpec, RowChecks, Trial
+from hocket.core.data import Episode, Outcome, RowChecks, Trial
 from hocket.core.events import (
-    AttemptFailed,
     AttemptsBegan,
-    Event,
-    Noted,
     RowsChecked,
     RunEnded,
     RunStarted,
@@ -23,12 +22,22 @@ from hocket.core.events import (
     SpecLearned,
     StartsCompared,
 )
-from hocket.errors import EnvError, HocketError, SpecMismatchError, UsageError, WireError, from_name
+from hocket.core.specs import EnvSpec, PolicySpec
+from hocket.errors import (
+    EnvError,
+    OutcomeError,
+    SpecMismatchError,
+    UsageError,
+    WireError,
+    WorkerFailed,
+)
 from hocket.machines import protocol
-from hocket.machines.intake import Intake, Post
-from hocket.machines.leasing.leases import Lease, LeaseBook, LeaseId
+from hocket.machines.attendance import EARLIER, Attendance, Refusal
+from hocket.machines.intake import Post
+from hocket.machines.leasing.entries import Lease, LeaseId
+from hocket.machines.leasing.leases import SICK
 from hocket.machines.receipts import INBOXES
-from hocket.machines.roster import Entry, Roster
+from hocket.machines.roster import Entry
 from hocket.runs.elsewhere import Work
 from hocket.runs.sites import SiteConfig
 from hocket.system.text import counted
@@ -36,7 +45,6 @@ from hocket.system.text import counted
 OUTLIVES = "sites_outlive"
 """The key in the ledger's `meta` of a driver that its sites may outlive: its leases then stand
 until their sites are silent for too long."""
-_EARLIER = "an earlier driver's site"
 _TELL_S = 0.5
 """Seconds between two accounts of all sites."""
 _DELIVERIES = (
@@ -45,37 +53,27 @@ _DELIVERIES = (
     protocol.Returned,
     protocol.CollectedPart,
     protocol.Follows,
+    protocol.Learned,
 )
 """What a site says of its leases, and says again after it has joined."""
 _FATAL = (UsageError, SpecMismatchError, EnvError)
-"""Errors of a site that every other site would have too."""
+"""Errors of a site that every other site may have too."""
 
 
-class Driver:
+class Driver(Attendance):
     """Drives one run. One thread calls it."""
 
     def __init__(self, work: Work, config: SiteConfig, post: Post) -> None:
-        self._work = work
-        self.config = config
-        self._post = post
-        self._trials = list(work.planned)
-        self._keeping = work.keeping
+        super().__init__(work, config, post)
         self._durable = [reader for reader in work.readers if isinstance(reader, Durable)]
-        self._intake = Intake(work, self._emit, post)
-        self._files = self._intake.files
-        self._book = LeaseBook(
-            lease_s=config.lease_s, retries=work.config.retries, in_order=work.in_order
-        )
-        done = {episode.trial.id: episode.attempt for episode in work.done}
-        self._book.add(self._trials, work.keeping.numbers, done)
-        self._sites = Roster(work)
         self._specs: set[tuple[str, str]] = set()
-        self._hungry: dict[str, None] = {}
-        """Sites that have spoken since leases were granted, in that order."""
+        self._untold: dict[int, tuple[LeaseId, str]] = {}
+        """By trial: the last attempt, and its error, at one whose retries are used up where nothing
+        has ended: another site may end it yet."""
+        self._barren = 0
+        """Sites at which nothing could begin, or that have failed at all that was left to do."""
         self._told = -_TELL_S
         self._honours = bool(work.keeping.facts.get(OUTLIVES))
-        self.trouble: HocketError | None = None
-        """The error of the last site that left with one."""
 
     # -- beginning and end ---------------------------------------------------------------------
 
@@ -94,7 +92,7 @@ class Driver:
         if self._honours:
             index = {trial: i for i, trial in enumerate(self._trials)}
             for trial, attempt in self._keeping.standing:
-                self._book.stand(LeaseId(index[trial], attempt), _EARLIER, now)
+                self._book.stand(LeaseId(index[trial], attempt), EARLIER, now)
 
     def _plan(self, trials: Sequence[Trial]) -> None:
         self._trials += trials
@@ -105,6 +103,15 @@ class Driver:
     def is_done(self) -> bool:
         """True when every planned trial has its episode."""
         return self._book.is_done
+
+    @property
+    def is_doomed(self) -> bool:
+        """True when the last site that left did so for what others would find too, and nothing that
+        has come speaks against that, or when a second one has failed at all that it tried."""
+        if self._barren:
+            return self._barren > 1
+        kinds = _FATAL if self._intake.is_empty else OutcomeError
+        return isinstance(self.trouble, kinds) and not isinstance(self.trouble, Refusal)
 
     @property
     def lanes(self) -> int:
@@ -131,11 +138,11 @@ class Driver:
         self._intake.acknowledge()
         shutil.rmtree(self._work.folder.root / INBOXES, ignore_errors=True)
 
-    # -- sites come and go ---------------------------------------------------------------------
+    # -- what sites say ------------------------------------------------------------------------
 
-    def open(self, hello: protocol.SiteHello) -> None:
-        """Answer a site that has connected, for the first time or again."""
-        self._post(hello.site, self._sites.greet(hello, self.config.lease_s))
+    def note_life(self, name: str, now: float) -> None:
+        """Note that something has come from a site, a part of a message too."""
+        self._book.hear(name, now)
 
     def hear(self, name: str, message: protocol.Message, now: float) -> None:
         """Take what a site says; WireError where it may not say that."""
@@ -150,8 +157,8 @@ class Driver:
         elif isinstance(message, protocol.SealedEpisode):
             self._seal(name, site, message, now)
         elif isinstance(message, protocol.Began):
-            for lease in message.leases:
-                self._book.began(LeaseId(*lease))
+            for lease in self._book.held(name).intersection(starmap(LeaseId, message.leases)):
+                self._book.began(lease)
         elif isinstance(message, protocol.Beat):
             site.hear(message, now)
             made, differed = message.checks
@@ -163,7 +170,7 @@ class Driver:
         elif isinstance(message, protocol.Joined):
             self._join(name, site, message, now)
         elif isinstance(message, protocol.Learned):
-            self._learn(site, message, now)
+            self._learn(name, site, message, now)
         elif isinstance(message, protocol.Left):
             self._leave(name, site, message, now)
         else:
@@ -172,87 +179,6 @@ class Driver:
     def _hear_other(self, name: str, message: protocol.Message) -> None:
         """Take a message that sites send only in runs of another kind."""
         raise WireError(f"{name} sent {type(message).__name__}, which it may not send here.")
-
-    def _join(self, name: str, site: Entry, message: protocol.Joined, now: float) -> None:
-        refused = self._sites.admit(site, message, mixed=self.config.mixed)
-        if refused is not None:
-            self._post(name, refused)
-            self.note(f"{site.name} was refused. {refused.why}")
-            self.bury_site(name, now, "was refused")
-            return
-        self._work.learn(*self._sites.account())
-        self._book.join(name, site.lanes, now)
-        self._honour(name, message.holds)
-        self._hungry[name] = None
-
-    def _honour(self, name: str, holds: Sequence[tuple[int, int]]) -> None:
-        """Let leases that the site holds go on where they stand; it may forget the others."""
-        forgotten = []
-        held = {LeaseId(*one) for one in holds}
-        for one in sorted(held):
-            lease = self._book.lease(one)
-            if lease is None:
-                forgotten.append(one)
-            elif lease.site != name:
-                self._book.move(one, name)
-        for one in self._book.held(name) - held:
-            # It was posted on a connection that broke.
-            self._book.give_back(one, spends=False)
-            self._forget(one)
-        if forgotten:
-            self._post(name, protocol.Settled(forgotten))
-        for one in held:
-            self._files.restart(one)
-
-    def disconnect(self, name: str) -> None:
-        """Note that a site's connection is gone: it may come back, and its leases stand until it
-        was silent for too long."""
-        site = self._sites.get(name)
-        if site is None:
-            return
-        site.doing = "not connected"
-        for one in self._book.held(name):
-            self._files.restart(one)
-
-    def drop(self, name: str) -> None:
-        """Give up the connection of a site that does not read what it is sent."""
-        self.note(f"{self.label(name)} does not read what it is sent: it was dropped.")
-        self.disconnect(name)
-
-    def label(self, name: str) -> str:
-        """The name that people know the site with this identifier by."""
-        site = self._sites.get(name)
-        return name if site is None else site.name
-
-    def bury(self, called: str, now: float, why: str) -> None:
-        """Give up all sites that people know by this name."""
-        for name in self._sites.called(called):
-            self.bury_site(name, now, why)
-
-    def bury_site(self, name: str, now: float, why: str) -> None:
-        """Give up the site with this identifier: its trials go to others at once."""
-        if (site := self._sites.get(name)) is not None:
-            self._lose(name, self._book.leave(name), now, why)
-            site.go(why)
-
-    def _leave(self, name: str, site: Entry, message: protocol.Left, now: float) -> None:
-        if message.kind:
-            error = from_name(message.kind, message.message) or HocketError(message.message)
-            self.trouble = type(error)(f"{site.name}: {error}")
-            self.note(f"{site.name} has left: {message.message}")
-            if isinstance(error, _FATAL) and self._intake.is_empty:
-                raise self.trouble
-        self.bury_site(name, now, "has left")
-
-    def _lose(self, name: str, lost: Sequence[Lease], now: float, why: str) -> None:
-        who = self.label(name)
-        for lease in lost:
-            self._files.discard(lease.id, self._trials[lease.id.trial])
-            if lease.has_begun:
-                self._fail(lease.id, f"LostSite: {who} {why}.", now, again=True)
-            else:
-                self._forget(lease.id)
-        self._hungry.update(dict.fromkeys(self._sites))
 
     # -- leases --------------------------------------------------------------------------------
 
@@ -271,6 +197,15 @@ class Driver:
             self._lose(name, lost, now, f"was silent for {self.config.lease_s:g} s")
             if (site := self._sites.get(name)) is not None:
                 site.go("silent")
+                # Its connection may still be there: then it joins again once it hears this.
+                self._post(name, self._sites.welcome(site, self.config.lease_s))
+        barren = self._book.barren()
+        for name in barren if self.may_grow else ():
+            self._barren += 1
+            self._blame(name, now, "All that is left to do has failed here, and nothing ended.")
+        is_last = bool(barren) and not (self.may_grow or self._sites.is_expecting)
+        for last in self._book.spent(is_last=is_last):
+            self._end_as_error(*self._untold.pop(last.trial), now)
         asked: dict[str, list[tuple[int, int]]] = {}
         for lease in self._book.ask_back():
             asked.setdefault(lease.site, []).append(lease.id)
@@ -286,9 +221,15 @@ class Driver:
             return
         trials = [self._trials[lease.id.trial] for lease in granted]
         attempts = [lease.id.attempt for lease in granted]
+        for lease in granted:
+            if lease.id.trial in self._untold:
+                self._fail(*self._untold.pop(lease.id.trial), now, again=True)
+        legs = [self._sites.leg(lease.site) for lease in granted]
         # Committed before any of them is posted.
         self._emit(
-            AttemptsBegan(time=now, lanes=[0] * len(trials), trials=trials, attempts=attempts)
+            AttemptsBegan(
+                time=now, lanes=[0] * len(trials), trials=trials, attempts=attempts, sites=legs
+            )
         )
         posts: dict[str, list[protocol.Grant]] = {}
         for lease, trial in zip(granted, trials, strict=True):
@@ -301,7 +242,8 @@ class Driver:
         one = LeaseId(message.trial, message.attempt)
         self._hungry[name] = None
         self._post(name, protocol.Settled([one]))
-        if self._book.lease(one) is None:
+        lease = self._book.lease(one)
+        if lease is None or lease.site != name:
             return
         is_final = self._book.give_back(one, spends=message.spends)
         trial = self._trials[one.trial]
@@ -312,27 +254,26 @@ class Driver:
         # What is kept of it lies where a run on this machine keeps evidence.
         self._intake.receive(one, trial, site, message.files)
         self._files.forget(trial, one.attempt)
-        if is_final and not self._specs:
-            raise EnvError(
-                f"No env could be built and reset, in {one.attempt + 1} attempts.\n{message.error}"
-            )
-        self._fail(one, message.error, now, again=not is_final)
+        site.error = message.error
+        self._hungry.update(dict.fromkeys(self._sites))
         if is_final:
-            episode = Episode(trial, one.attempt, Outcome.ERROR, 0, 0.0, error=message.error)
-            self._accept(one, episode)
-        elif not message.spends and (again := self._book.regrant(one.trial, name, now)):
+            self._end_as_error(one, message.error, now)
+            return
+        if self._book.is_spent(one.trial):
+            self._untold[one.trial] = (one, message.error)
+            if not self._specs:
+                self._barren += 1
+                said = f"No episode could begin, in {counted(one.attempt + 1, 'attempt')}."
+                self.put_out(name, now, "was put out", EnvError(f"{said}\n{message.error}"))
+            return
+        self._fail(one, message.error, now, again=True)
+        if not message.spends and (again := self._book.regrant(one.trial, name, now)):
             self._grant([again], now)
 
-    def _forget(self, one: LeaseId) -> None:
-        """Settle a lease that never began: it is no lost attempt, but a driver that goes on with
-        this run must not wait for it."""
-        self._keeping.forget(self._trials[one.trial], one.attempt)
-
-    def _fail(self, one: LeaseId, error: str, now: float, *, again: bool) -> None:
-        trial, attempt = self._trials[one.trial], one.attempt
-        self._emit(
-            AttemptFailed(time=now, lane=0, trial=trial, attempt=attempt, error=error, again=again)
-        )
+    def _end_as_error(self, one: LeaseId, error: str, now: float) -> None:
+        self._fail(one, error, now, again=False)
+        trial = self._trials[one.trial]
+        self._accept(one, Episode(trial, one.attempt, Outcome.ERROR, 0, 0.0, error=error))
 
     # -- episodes ------------------------------------------------------------------------------
 
@@ -345,7 +286,7 @@ class Driver:
 
     def _seal(self, name: str, site: Entry, message: protocol.SealedEpisode, now: float) -> None:
         one = LeaseId(message.trial, message.attempt)
-        if not 0 <= one.trial < len(self._trials):
+        if one.trial >= len(self._trials):
             raise WireError(f"There is no trial {one.trial}.")
         self._hungry[name] = None
         lease, trial = self._book.lease(one), self._trials[one.trial]
@@ -360,17 +301,28 @@ class Driver:
         episode = self._intake.read(one, trial, site, message)
         self._book.seal(one, message.seconds)
         self._accept(one, episode, name)
+        for sick in self._book.sick():
+            self._blame(sick, now, f"{SICK} trials that failed here ended elsewhere.")
+
+    def _blame(self, name: str, now: float, why: str) -> None:
+        """Put out a site that is itself to blame for what has failed there."""
+        found = self._sites.get(name)
+        last = "" if found is None else found.error
+        self.put_out(name, now, "was put out", WorkerFailed(f"{why} The last failed so: {last}"))
 
     def _accept(self, one: LeaseId, episode: Episode, site: str = "") -> None:
         self._intake.accept(one, episode, site)
 
     # -- what readers are told -----------------------------------------------------------------
 
-    def _learn(self, site: Entry, message: protocol.Learned, now: float) -> None:
+    def _learn(self, name: str, site: Entry, message: protocol.Learned, now: float) -> None:
         spec = EnvSpec.from_plain(message.spec)
+        require(spec)
         task = (message.suite, spec.task.name)
-        if self._sites.compare(site, "/".join(task), spec.facts):
-            self._work.learn(*self._sites.account())
+        facts = (site, "/".join(task), spec.facts)
+        if found := self._sites.compare(*facts, mixed=self._mixed):
+            self._refuse(name, found, now)
+            return
         if task not in self._specs:
             self._specs.add(task)
             self._emit(SpecLearned(time=now, suite=message.suite, spec=spec))
@@ -382,11 +334,3 @@ class Driver:
         running = {name: self._book.running(name) for name in self._sites}
         states = self._sites.states(running)
         self._emit(SitesChanged(time=now, sites=states, done=self._sites.done()))
-
-    def note(self, text: str) -> None:
-        """Tell readers a sentence for people."""
-        self._emit(Noted(text=text))
-
-    def _emit(self, event: Event) -> None:
-        for reader in self._work.readers:
-            reader.on(event)

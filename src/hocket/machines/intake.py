@@ -7,12 +7,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from hocket.core.data import Episode, Trial
-from hocket.core.events import EpisodesEnded, EpisodesSealed, Event
+from hocket.core.events import EpisodesEnded, EpisodesSealed, Event, Noted
 from hocket.machines import protocol
-from hocket.machines.leasing.leases import LeaseId
+from hocket.machines.leasing.entries import LeaseId
 from hocket.machines.receipts import Receipts
 from hocket.machines.roster import Entry
-from hocket.machines.rows import SiteRows, checked_episode
+from hocket.machines.rows import SiteRows, episode_of
 from hocket.runs.elsewhere import Work
 from hocket.workers.links.files import declared_names
 
@@ -36,6 +36,7 @@ class Intake:
         """Episodes that count, of which readers are told at the next turn, all at once."""
         self._accepted: deque[tuple[str, LeaseId]] = deque()
         self._acknowledged = 0
+        self._remarked: set[str] = set()
 
     @property
     def is_empty(self) -> bool:
@@ -53,8 +54,8 @@ class Intake:
     def read(
         self, one: LeaseId, trial: Trial, site: Entry, message: protocol.SealedEpisode
     ) -> Episode:
-        """The episode that a site has sealed; WireError where it is none."""
-        episode = checked_episode(message, trial, self.receive(one, trial, site, message.files))
+        """The episode that a site has sealed; WireError where its files or chunks are none."""
+        episode = episode_of(message, trial, self.receive(one, trial, site, message.files))
         if self._rows is not None:
             shift = 0.0 if site.shift is None else site.shift
             self._rows.put(trial, message, lane=site.first_lane, site=site.number, shift=shift)
@@ -73,6 +74,10 @@ class Intake:
         untold, self._untold = self._untold, []
         self._accepted += [(site, one) for site, one, _ in untold]
         episodes = [episode for _, _, episode in untold]
+        found = dict.fromkeys(text for episode in episodes for text in episode.remarks)
+        for text in [text for text in found if text not in self._remarked]:
+            self._remarked.add(text)
+            self._tell(Noted(text=text))
         self._tell(EpisodesEnded(time=now, lanes=[0] * len(episodes), episodes=episodes))
         self._tell(EpisodesSealed(time=now, episodes=episodes))
 

@@ -1,28 +1,35 @@
 """The messages between the driver and its sites, and how they become bytes.
 
-A message is a NamedTuple; several are packed together as a msgpack array of arrays, each behind its
-number in `MESSAGES`. Nothing is pickled. Leases are named by the place of their trial in the plan
-and the number of the attempt. Times are seconds of the site's engine.
+A message is a NamedTuple, packed as a msgpack array behind its number in `MESSAGES`; `stream.py`
+brings it over. Nothing is pickled. Leases are named by the place of their trial in the plan and the
+number of the attempt. Times are seconds of the site's engine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Union, get_args
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args
 
 import msgpack
 import xxhash
 
+from hocket.core.claims import Count, Label, Seconds, Share, Within, require
+from hocket.core.data import NOTHING_TOLD, Exactness, InfoValues
+from hocket.core.wire import MAX_PIECE
 from hocket.errors import WireError
 
-PROTOCOL = 5
-MAX_MESSAGE = 16 << 20
+PROTOCOL = 8
+LONGEST = 1 << 16
 """Most bytes that are sent at once."""
 HASHER = xxhash.xxh3_128
 """The hash of files' bytes. Connections are authentic without it (TLS, ssh, or this machine); it
 takes a tenth of the time of SHA-256, and holds the interpreter throughout."""
-PART = 1 << 20
-"""Bytes of a part of weights and trajectories."""
+PART = MAX_PIECE
+"""Bytes of a part of a file, of weights or of a trajectory."""
+
+Lease = tuple[Count, Count]
+Part = Annotated[bytes, Within(0, PART)]
+Sum = Annotated[float, Within(0, 1e15)]
 
 # -- From a site -----------------------------------------------------------------------------------
 
@@ -33,40 +40,38 @@ class SiteHello(NamedTuple):
     protocol: int
     version: str
     """hocket's."""
-    site: str
+    site: Label
     """Names the process of the site, over all its connections."""
-    name: str
+    name: Label
     """What people call it."""
 
 
 class Joined(NamedTuple):
     """The site is ready: its policy is loaded and its lanes are counted."""
 
-    lanes: int
-    cores: int
-    level: str
+    lanes: Annotated[int, Within(1, 1 << 14)]
+    cores: Annotated[int, Within(1, 1 << 20)]
+    level: Exactness
     """What "same trial, same result" can mean there."""
-    identity: Mapping[str, Mapping[str, str]]
-    """Versions, hashes and hardware; see `identity.py`."""
     depends_on: Mapping[str, Any]
-    """What else its numbers depend on, for `about` of the run; see `records/provenance.py`."""
+    """What its numbers depend on; see `records/provenance.py`."""
     is_shared: bool
     """It writes where the driver reads."""
-    holds: Sequence[tuple[int, int]]
+    holds: Sequence[Lease]
     """Leases that it has from an earlier connection."""
 
 
 class Began(NamedTuple):
     """Attempts were begun."""
 
-    leases: Sequence[tuple[int, int]]
+    leases: Sequence[Lease]
 
 
 class Returned(NamedTuple):
     """A lease is given back."""
 
-    trial: int
-    attempt: int
+    trial: Count
+    attempt: Count
     error: str
     """Why the attempt was lost; empty where it never began."""
     spends: bool
@@ -79,32 +84,36 @@ class FilePiece(NamedTuple):
     """A part of a file of an ended attempt, as `hocket.core.wire.Piece` has it, with a digest by
     `HASHER`. All come, in order, before their SealedEpisode."""
 
-    trial: int
-    attempt: int
+    trial: Count
+    attempt: Count
     name: str
     begin: int
-    data: bytes
+    data: Part
     digest: bytes
 
 
 class SealedEpisode(NamedTuple):
     """An attempt has ended, and all its files are there."""
 
-    trial: int
-    attempt: int
-    outcome: str
-    steps: int
+    trial: Count
+    attempt: Count
+    outcome: Literal["success", "failure", "finished"]
+    steps: Count
     total_reward: float
     terminated: bool
     truncated: bool
-    chunks: int
-    seconds: float
+    chunks: Count
+    seconds: Seconds
     files: Sequence[str]
     """Names without folders."""
     rows: bytes
     """The ChunkRow of each chunk, one after the other, as `rows.py` packs them."""
     sources: Sequence[str]
     """What the rows name by number."""
+    progress: Share | None = None
+    told: InfoValues = NOTHING_TOLD
+    remarks: Sequence[str] = ()
+    diverged: bool = False
 
 
 class Learned(NamedTuple):
@@ -120,9 +129,9 @@ class CollectedPart(NamedTuple):
     """A part of an attempt's trajectory, for a learner. All parts come, in order, before the
     SealedEpisode of the attempt."""
 
-    trial: int
-    attempt: int
-    data: bytes
+    trial: Count
+    attempt: Count
+    data: Part
     is_whole: bool
     """True for the last part of a stretch of its trajectory."""
     stored: int = -1
@@ -142,19 +151,19 @@ class Follows(NamedTuple):
 class Beat(NamedTuple):
     """A sign of life, every few seconds."""
 
-    at: float
+    at: Seconds
     """What the site's clock says."""
-    done: Sequence[float]
+    done: Annotated[Sequence[Sum], Within(6, 6)]
     """The fields of WorkDone, summed since the site began."""
-    checks: tuple[int, int]
+    checks: tuple[Count, Count]
     """Rows that were checked since the last one, and how many of them differed."""
-    doing: str
+    doing: Label
 
 
 class Left(NamedTuple):
     """The last message: why the site goes."""
 
-    kind: str
+    kind: Label
     """The name of the error's class; empty where it was asked to go."""
     message: str
 
@@ -203,20 +212,20 @@ class Leased(NamedTuple):
 class AskedBack(NamedTuple):
     """Leases to be given back where they have not begun."""
 
-    leases: Sequence[tuple[int, int]]
+    leases: Sequence[Lease]
 
 
 class Settled(NamedTuple):
     """Leases that the site can forget: their episodes are committed, or nobody wants them."""
 
-    leases: Sequence[tuple[int, int]]
+    leases: Sequence[Lease]
 
 
 class Weights(NamedTuple):
     """A part of new weights to act with. The parts of a version come in order."""
 
     version: int
-    data: bytes
+    data: Part
     is_whole: bool
     """True for the last part."""
 
@@ -250,6 +259,7 @@ Message = Union[
 ]
 MESSAGES: tuple[type[Any], ...] = get_args(Message)
 _CODES = {kind: code for code, kind in enumerate(MESSAGES)}
+_KINDS = dict(enumerate(MESSAGES))
 
 
 def parts(data: bytes) -> Iterator[tuple[bytes, bool]]:
@@ -258,30 +268,17 @@ def parts(data: bytes) -> Iterator[tuple[bytes, bool]]:
         yield data[begin : begin + PART], begin + PART >= len(data)
 
 
-def pack(messages: Sequence[Message]) -> bytes:
-    packed: bytes = msgpack.packb([(_CODES[type(message)], *message) for message in messages])
-    return packed
+def pack(message: Message) -> bytes:
+    """The bytes of a message."""
+    return msgpack.packb((_CODES[type(message)], *message))  # type: ignore[no-any-return]
 
 
-def packs(messages: Iterable[Message]) -> Iterator[bytes]:
-    """The messages, in order, packed in lots of which each is short enough to be sent at once."""
-    lot: list[Message] = []
-    size = 0
-    for message in messages:
-        lot.append(message)
-        if isinstance(message, (FilePiece, CollectedPart, Weights)):
-            size += len(message.data)
-        if size >= PART:
-            yield pack(lot)
-            lot, size = [], 0
-    if lot:
-        yield pack(lot)
-
-
-def unpack(data: bytes) -> list[Message]:
+def unpack(data: bytes | bytearray) -> Message:
+    """The message of these bytes; WireError where they are none."""
     try:
-        return [
-            MESSAGES[code](*fields) for code, *fields in msgpack.unpackb(data, strict_map_key=False)
-        ]
-    except (ValueError, TypeError, IndexError, RecursionError, msgpack.UnpackException) as exc:
-        raise WireError(f"{len(data)} bytes are no messages of hocket's: {exc}") from exc
+        code, *fields = msgpack.unpackb(data, strict_map_key=False)
+        message: Message = _KINDS[code](*fields)
+    except (ValueError, TypeError, KeyError, RecursionError, msgpack.UnpackException) as exc:
+        raise WireError(f"{len(data)} bytes are no message of hocket's: {exc}") from exc
+    require(message)
+    return message

@@ -8,28 +8,31 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import sys
 import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import yaml
 
 from hocket.errors import ConfigError, MissingExtraError, UsageError
 from hocket.machines.commands import END_S, RESTARTS, SiteProcess, work_words
 from hocket.machines.server import FetchError
 from hocket.runs.sites import MachinesConfig
+from hocket.system.bounded_yaml import read_yaml
 
 if TYPE_CHECKING:
     from ray import ObjectRef
     from ray.actor import ActorHandle
+    from ray.util.placement_group import PlacementGroup
 
 _LOOK_S = 2.0
 """Seconds between two looks at what else the cluster can place."""
+_PATIENCE_S = 30.0
+"""Seconds for which a site waits for its place before that is said."""
 _GIVEN_S = 30.0
 """Seconds for what a site has announced to come out of its pipe."""
 
@@ -79,6 +82,10 @@ class _Placed:
     actor: ActorHandle
     ending: ObjectRef
     """Of the account of how it ended."""
+    group: PlacementGroup | None
+    """Keeps its place on one node for it, and for the one that follows it there."""
+    tell_at: float
+    """When it is said that it has no place yet, if so."""
 
 
 class RayLauncher:
@@ -90,6 +97,8 @@ class RayLauncher:
         self._ray = _import_ray()
         self._config = config
         self._count = None if config.sites == "auto" else config.sites
+        self._most = 0
+        """The most sites that there was room for."""
         self._is_told = False
         """True once it was said that no node is large enough."""
         self._named = 0
@@ -116,11 +125,10 @@ class RayLauncher:
         file = self._config.site.runtime_env
         if not file:
             return {}
-        try:
-            found = yaml.safe_load(Path(file).read_text())
-        except (OSError, yaml.YAMLError) as exc:
-            raise ConfigError(f"--site.runtime-env {file} cannot be read: {exc}") from exc
-        return dict(found or {})
+        found = read_yaml(file, "--site.runtime-env") or {}
+        if not isinstance(found, dict):
+            raise ConfigError(f"--site.runtime-env {file} must be keys with values.")
+        return found
 
     def start(self, port: int, credentials: str) -> None:
         host = self._ray.util.get_node_ip_address()
@@ -136,14 +144,19 @@ class RayLauncher:
             try:
                 told.append((site.name, self._ray.get(site.ending)))
             except self._ray.exceptions.RayError:
-                # Ray says that it is gone; only its silence will show that it is.
+                # Ray says that it is gone, maybe its node too; only its silence will show that.
                 self._kill(site)
+                self._release(site)
             if self._restarts > 0:
                 self._restarts -= 1
-                self._place()
+                self._place(site.group)
+            else:
+                self._release(site)
         if time.monotonic() - self._looked > _LOOK_S:
             self._fill()
-            if not (self._is_told or self._places()):
+            if self._places():
+                told += self._waiting()
+            elif not self._is_told:
                 self._is_told = True
                 told.append(("ray", self._too_small()))
         return told
@@ -170,13 +183,16 @@ class RayLauncher:
         return bytes(found)
 
     def is_hopeless(self) -> bool:
-        return not self._sites and self._count is not None
+        return not self._sites and self._named > 0
 
     def close(self) -> None:
         ending, self._sites = self._sites, []
         self._carried = None
         for site in ending:
             self._kill(site)
+            self._release(site)
+        if self._count is None and self._named and self._ray.is_initialized():
+            self._ask_for(0)
         if self._has_begun:
             self._has_begun = False
             self._ray.shutdown()
@@ -188,17 +204,29 @@ class RayLauncher:
         with contextlib.suppress(self._ray.exceptions.RayError):
             self._ray.kill(site.actor)
 
+    def _release(self, site: _Placed) -> None:
+        if site.group is not None and self._ray.is_initialized():
+            self._ray.util.remove_placement_group(site.group)
+            site.group = None
+
     def _fill(self) -> None:
-        """Place what is missing: the number that was asked for, once, or what there is room for.
-        Other work on the nodes is not counted: a site then waits for its place."""
+        """Place what is missing: the number that was asked for, once, or what there is more room
+        for than there was. Other work on the nodes is not counted: a site then waits for its place.
+        Where Ray can have more nodes, it is asked for room for one site more."""
         self._looked = time.monotonic()
-        if self._count is not None:
-            room = self._count - self._named
-        else:
-            room = self._places() - len(self._sites)
-        for _ in range(room):
+        before, self._most = self._most, max(self._most, self._count or self._places())
+        if self._count is None:
+            self._ask_for(self._most + 1)
+        for _ in range(self._most - before):
             self._restarts += RESTARTS
             self._place()
+
+    def _ask_for(self, sites: int) -> None:
+        """Have Ray's autoscaler, where there is one, see to it that so many sites have room."""
+        from ray.autoscaler.sdk import request_resources
+
+        wanted = {name: math.ceil(amount) for name, amount in self._wanted().items()}
+        request_resources(bundles=[wanted] * sites)
 
     def _places(self) -> int:
         """How many sites the nodes of the cluster could have, if they ran nothing else."""
@@ -215,28 +243,50 @@ class RayLauncher:
         wanted = {"CPU": site.cpus, "GPU": site.gpus, "memory": site.memory or 0}
         return {name: amount for name, amount in wanted.items() if amount > 0}
 
+    def _needs(self) -> str:
+        return ", ".join(f"{name} {amount:g}" for name, amount in self._wanted().items())
+
     def _too_small(self) -> str:
-        needs = ", ".join(f"{name} {amount:g}" for name, amount in self._wanted().items())
         return (
-            f"has no node that is large enough for a site ({needs}), and waits for one. Lower "
-            f"--site.cpus, --site.gpus or --site.memory, or add a node."
+            f"has no node that is large enough for a site ({self._needs()}), and waits for one. "
+            f"Lower --site.cpus, --site.gpus or --site.memory, or add a node."
         )
 
-    def _place(self) -> None:
+    def _waiting(self) -> list[tuple[str, str]]:
+        """Say of sites of several GPUs, once, that Ray has no place for them."""
+        now, waiting = time.monotonic(), []
+        for site in self._sites:
+            if site.group is not None and now > site.tell_at:
+                site.tell_at = math.inf
+                state = self._ray.util.placement_group_table(site.group)["state"]
+                if state in ("PENDING", "RESCHEDULING"):
+                    waiting.append(site.name)
+        account = (
+            f"has no place yet for {', '.join(waiting)}: each needs {self._needs()} on one node, "
+            f"and what is large enough is taken. The others go on."
+        )
+        return [("ray", account)] if waiting else []
+
+    def _place(self, group: PlacementGroup | None = None) -> None:
+        """Place a site: where it has several GPUs, in a group, which keeps them for it."""
         self._named += 1
         name = f"ray-{self._named}"
         site = self._config.site
+        strategy: Any = "SPREAD"
+        if site.gpus > 1:
+            group = group or self._ray.util.placement_group([self._wanted()], "STRICT_PACK")
+            strategy = self._ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(group)
         remote = self._ray.remote(SiteActor).options(
             num_cpus=site.cpus,
             num_gpus=site.gpus,
             memory=site.memory or None,
             max_restarts=0,
             max_concurrency=4,
-            scheduling_strategy="SPREAD",
+            scheduling_strategy=strategy,
         )
         actor = remote.remote()
         ending = actor.run.remote(self._url, self._credentials, name)
-        self._sites.append(_Placed(name, actor, ending))
+        self._sites.append(_Placed(name, actor, ending, group, time.monotonic() + _PATIENCE_S))
 
 
 def _import_ray() -> Any:

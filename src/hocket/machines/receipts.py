@@ -10,13 +10,14 @@ import os
 import shutil
 import stat
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from hocket.core.data import Trial
 from hocket.core.wire import MAX_PIECE, Piece
 from hocket.errors import WireError
-from hocket.machines.leasing.leases import LeaseId
+from hocket.machines.leasing.entries import LeaseId
 from hocket.machines.protocol import HASHER, FilePiece
 from hocket.records.folder import RunFolder
 from hocket.records.ledger.writer import ReceivesFiles
@@ -25,6 +26,16 @@ from hocket.workers.links.files import QUOTA, Incoming
 INBOXES = ".sites"
 """The folder in the run folder where sites that share the disk write, each in one of its own."""
 PROOF = "proof"
+
+
+@dataclass(slots=True)
+class _Arriving:
+    """The files of an attempt, as far as they have come."""
+
+    incoming: Incoming | None = None
+    """Writes those that no receiver takes."""
+    held: list[str] = field(default_factory=list)
+    """Files whose bytes a receiver has."""
 
 
 class Receipts:
@@ -48,31 +59,31 @@ class Receipts:
             if any(fnmatchcase(file, pattern) for pattern in patterns)
         }
         self._quota = quota
-        self._open: dict[LeaseId, Incoming] = {}
-        self._held: dict[LeaseId, list[str]] = {}
-        """Files of attempts whose bytes a receiver has."""
+        self._arriving: dict[LeaseId, _Arriving] = {}
 
     def take(self, name: LeaseId, trial: Trial, piece: FilePiece) -> None:
         """Take one piece; WireError where it is not what may come."""
-        is_whole = piece.digest and not piece.begin and len(piece.data) <= MAX_PIECE
-        if is_whole and piece.name in self._receivers and self._hold(name, trial, piece):
-            return
-        incoming = self._open.get(name)
-        if incoming is None:
-            incoming = self._open[name] = Incoming(
-                self._root, trial.slug, name.attempt, self._patterns, self._quota, hasher=HASHER
+        arriving = self._arriving.setdefault(name, _Arriving())
+        is_whole = piece.digest and not piece.begin and piece.name in self._receivers
+        if not (is_whole and self._hold(arriving.held, trial, piece)):
+            self._write(arriving, trial, piece)
+
+    def _write(self, arriving: _Arriving, trial: Trial, piece: FilePiece) -> None:
+        """Write the next piece of a file."""
+        if arriving.incoming is None:
+            arriving.incoming = Incoming(
+                self._root, trial.slug, piece.attempt, self._patterns, self._quota, hasher=HASHER
             )
         # The ledger makes the files of many episodes durable at once.
-        incoming.take(Piece(0, *piece[1:]), is_durable=False)
+        arriving.incoming.take(Piece(0, *piece[1:]), is_durable=False)
 
-    def _hold(self, name: LeaseId, trial: Trial, piece: FilePiece) -> bool:
+    def _hold(self, held: list[str], trial: Trial, piece: FilePiece) -> bool:
         """Give a file that has come whole to its receiver; false where it must be written."""
-        held = self._held.setdefault(name, [])
         if piece.name in held:
             raise WireError(f"The file {piece.name!r} has come twice.")
         if piece.digest != HASHER(piece.data).digest():
             raise WireError(f"The file {piece.name!r} did not arrive as it was sent.")
-        if not self._receive(trial, name.attempt, piece.name, piece.data):
+        if not self._receive(trial, piece.attempt, piece.name, piece.data):
             return False
         held.append(piece.name)
         return True
@@ -87,10 +98,12 @@ class Receipts:
     def finish(self, name: LeaseId, files: Sequence[str]) -> tuple[str, ...]:
         """The files of an attempt that came in pieces, as they are named in the run folder, less
         those that a receiver has."""
-        incoming = self._open.pop(name, None)
-        held = self._held.pop(name, ())
+        arriving = self._arriving.pop(name, _Arriving())
+        incoming, held = arriving.incoming, arriving.held
         rest = [file for file in files if file not in held] if held else files
         if len(rest) + len(held) != len(files) or (rest and incoming is None):
+            if incoming is not None:
+                incoming.discard()
             raise WireError(f"Not all of the files {list(files)!r:.200} have come.")
         return () if incoming is None else tuple(incoming.finish(rest))
 
@@ -99,6 +112,7 @@ class Receipts:
     ) -> tuple[str, ...]:
         """Take the files of an attempt out of a site's inbox. They stay there too: a driver that
         dies now finds them again."""
+        self.restart(name)
         taken: list[str] = []
         inbox = inbox.resolve()
         target, left = self._folder.attempt(trial, name.attempt), self._quota
@@ -141,10 +155,10 @@ class Receipts:
             receiver.forget(trial, attempt)
 
     def restart(self, name: LeaseId) -> None:
-        """Forget what has come of an attempt so far: all of it will be sent again."""
-        self._held.pop(name, None)
-        if (incoming := self._open.pop(name, None)) is not None:
-            incoming.discard()
+        """Forget what has come of an attempt so far."""
+        arriving = self._arriving.pop(name, None)
+        if arriving is not None and arriving.incoming is not None:
+            arriving.incoming.discard()
 
 
 def _read(path: Path, size: int) -> bytes:

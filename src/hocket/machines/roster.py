@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -14,8 +15,8 @@ from hocket.core.data import Exactness
 from hocket.core.events import SiteState, WorkDone
 from hocket.errors import WireError
 from hocket.machines import protocol
-from hocket.machines.identity import Identity, differences
 from hocket.machines.receipts import INBOXES, PROOF
+from hocket.records.program import Known, changes, unlike
 from hocket.runs.elsewhere import Keeping, Work
 
 _LEVELS: tuple[Exactness, ...] = get_args(Exactness)
@@ -45,10 +46,11 @@ class Entry:
     first_lane: int = 0
     """The number of its first lane among those of all sites."""
     is_shared: bool = False
-    identity: Identity = field(default_factory=dict)
+    leg: int | None = None
+    """The number of its leg in the ledger; None where nothing is kept."""
     uneven: Sequence[str] = ()
     """In what it differs from the first site that joined."""
-    depends_on: Mapping[str, Any] = field(default_factory=dict)
+    depends_on: Known = field(default_factory=dict)
     has_joined: bool = False
     """True when it has said what it holds, on the connection that it has now."""
     shift: float | None = None
@@ -56,6 +58,10 @@ class Entry:
     episodes: int = 0
     done: WorkDone = field(default_factory=WorkDone)
     doing: str = "loading its policy and counting its lanes"
+    error: str = ""
+    """Of the last attempt that failed there."""
+    refusal: str = ""
+    """Why it may take no part any more."""
 
     def hear(self, beat: protocol.Beat, now: float) -> None:
         late = now - beat.at
@@ -79,8 +85,13 @@ class Roster:
         self._entries: dict[str, Entry] = {}
         self._first: Entry | None = None
         """The first site that joined, with which others are compared."""
-        self._lanes = 0
-        self._facts: dict[str, tuple[str, Mapping[str, str]]] = {}
+        self._programs = list(work.keeping.programs)
+        """What the episodes in the folder and the sites that joined depend on."""
+        self._lanes = self._numbered = 0
+        self._facts: dict[str, tuple[str, Mapping[str, str]]] = {
+            "/".join(task): ("the run folder", spec.facts)
+            for task, spec in work.keeping.specs.items()
+        }
         """By task: the site where an env of it was described first, and the description."""
         self._uneven: set[str] = set()
         self._level: Exactness = "bitwise"
@@ -90,6 +101,25 @@ class Roster:
 
     def get(self, site: str) -> Entry | None:
         return self._entries.get(site)
+
+    def leg(self, site: str) -> int | None:
+        """The number of a site's leg in the ledger."""
+        return self._entries[site].leg if site in self._entries else None
+
+    @property
+    def is_expecting(self) -> bool:
+        """True when a site is connected that has not joined yet."""
+        return any(not entry.size and not entry.refusal for entry in self._entries.values())
+
+    def forget(self, site: str) -> None:
+        """Forget a site that is gone and never joined: whoever asks may come by any name."""
+        entry = self._entries.get(site)
+        if entry is not None and not entry.size:
+            del self._entries[site]
+            (entry.inbox / PROOF).unlink(missing_ok=True)
+            # It may hold what it has to deliver since an earlier driver.
+            with contextlib.suppress(OSError):
+                entry.inbox.rmdir()
 
     def called(self, name: str) -> list[str]:
         """The identifiers of sites with this name."""
@@ -107,13 +137,20 @@ class Roster:
                 f"site {hello.version} (protocol {hello.protocol}). Install the same at every site."
             )
         entry = self._entries.get(hello.site)
+        if entry is not None and entry.refusal:
+            return protocol.Refused(entry.refusal)
         if entry is None:
             # Named alike by every driver of the run: the site may have files there.
             inbox = self._inboxes / hello.site
             inbox.mkdir(parents=True, exist_ok=True)
-            entry = Entry(hello.name, len(self._entries), inbox, secrets.token_hex(16))
+            entry = Entry(hello.name, self._numbered, inbox, secrets.token_hex(16))
+            self._numbered += 1
             (inbox / PROOF).write_text(entry.proof)
             self._entries[hello.site] = entry
+        return self.welcome(entry, lease_s)
+
+    def welcome(self, entry: Entry, lease_s: float) -> protocol.Welcome:
+        """What a site is told that is to join, for the first time or again."""
         entry.has_joined = False
         work = self._work
         return protocol.Welcome(
@@ -129,50 +166,59 @@ class Roster:
             beat_s=min(_BEAT_S, lease_s / _BEATS),
         )
 
-    def admit(
-        self, entry: Entry, joined: protocol.Joined, *, mixed: bool
-    ) -> protocol.Refused | None:
-        """Take in a site that is ready; the refusal where it does not run what others run."""
-        if self._first is not None and not mixed:
-            found = differences(self._first.identity, joined.identity, "code")
-            if found:
-                return protocol.Refused(
-                    f"This site does not run what {self._first.name} runs: {'; '.join(found)}. "
-                    f"Make them the same, or let them differ with --site.mixed."
-                )
-        if joined.level not in _LEVELS:
-            raise WireError(f"There is no exactness {joined.level!r:.40}.")
-        entry.lanes = entry.size = joined.lanes
+    def admit(self, entry: Entry, joined: protocol.Joined, *, mixed: bool) -> list[str]:
+        """Take in a site that is ready; where it does not run what the run does, and they are not
+        `mixed`, the differences."""
+        found = unlike(self._programs, joined.depends_on)
+        if found and not mixed:
+            return found
+        first = self._first or replace(entry, depends_on=joined.depends_on)
+        uneven = [
+            *changes(first.depends_on, joined.depends_on),
+            *changes(first.depends_on, joined.depends_on, hardware=True),
+        ]
         entry.cores, entry.doing, entry.has_joined = joined.cores, "", True
         entry.is_shared = joined.is_shared and _is_proven(entry)
-        if not entry.identity:
+        if not entry.size:
             entry.first_lane, self._lanes = self._lanes, self._lanes + joined.lanes
-        entry.identity, entry.depends_on = joined.identity, joined.depends_on
+            entry.leg = self._work.keeping.begin_leg(entry.name)
+            entry.depends_on = joined.depends_on
+            if entry.depends_on not in self._programs:
+                self._programs.append(entry.depends_on)
+            self._work.keeping.describe_leg(entry.leg, entry.depends_on)
+        entry.lanes = entry.size = joined.lanes
+        entry.uneven = uneven
         self._first = self._first or entry
-        entry.uneven = [
-            found
-            for part in ("code", "hardware")
-            for found in differences(self._first.identity, entry.identity, part)
-        ]
-        level: Exactness = joined.level
-        self._level = max(self._level, level, key=_LEVELS.index)
-        return None
+        self._level = max(self._level, joined.level, key=_LEVELS.index)
+        return []
 
-    def compare(self, entry: Entry, task: str, facts: Mapping[str, str]) -> bool:
-        """Compare what an env of a task says of itself at a site (its renderer, the digest of its
-        model) with what it said elsewhere; true where a new difference was found."""
+    def compare(
+        self, entry: Entry, task: str, facts: Mapping[str, str], *, mixed: bool
+    ) -> list[str]:
+        """Compare what an env of a task says of itself at a site with what it said elsewhere, and
+        tell the run of new differences. Those in a digest, as of its model, are returned where
+        sites are not `mixed`: it is another env. A renderer is hardware."""
         first, known = self._facts.setdefault(task, (entry.name, facts))
-        before = len(self._uneven)
-        for key in sorted({*known, *facts}):
-            mine, theirs = facts.get(key), known.get(key)
-            if mine != theirs:
-                self._uneven.add(f"{key}: {mine} at {entry.name}, {theirs} at {first}")
-        return len(self._uneven) > before
+        keys = [key for key in sorted({*known, *facts}) if facts.get(key) != known.get(key)]
+        found = {
+            key: f"{key}: {facts.get(key)} at {entry.name}, {known.get(key)} at {first}"
+            for key in keys
+        }
+        others = [f"{task}'s {found[key]}" for key in keys if key.endswith("_sha256")]
+        if others and not mixed:
+            return others
+        if not self._uneven.issuperset(found.values()):
+            self._uneven.update(found.values())
+            self._work.learn(*self.account())
+        if others:
+            entry.depends_on = {**entry.depends_on, "changed": others}
+            self._work.keeping.describe_leg(entry.leg, entry.depends_on)
+        return []
 
     def account(self) -> tuple[Exactness, dict[str, Any]]:
         """How exact the run can be with these sites, and what stands of them in `about`."""
         assert self._first is not None
-        joined = [entry for entry in self._entries.values() if entry.identity]
+        joined = [entry for entry in self._entries.values() if entry.size]
         uneven = self._uneven.union(*(entry.uneven for entry in joined))
         about: dict[str, Any] = {
             **self._first.depends_on,
@@ -186,7 +232,6 @@ class Roster:
                 }
                 for entry in joined
             ],
-            "site": {part: dict(found) for part, found in self._first.identity.items()},
         }
         if uneven:
             about["differences"] = sorted(uneven)

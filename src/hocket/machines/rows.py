@@ -23,7 +23,6 @@ from hocket.records.parquet import write_segment
 _TIMES = ("requested", "batched", "inferred", "delivered", "executed")
 _SITE = 24
 """Bits of a batch's number at its site; the site's number stands above them."""
-_ENDED = {outcome.value: outcome for outcome in Outcome if outcome is not Outcome.ERROR}
 
 
 def _code(kind: pa.DataType) -> str:
@@ -90,10 +89,8 @@ class SiteRows(ChunkRows):
         """Keep the rows of an episode until it is taken. `lane` is the site's first one, `shift`
         the seconds that its clock lags."""
         rows, sources = message.rows, message.sources
-        if type(rows) is not bytes or len(rows) % _ROW.itemsize:
+        if len(rows) % _ROW.itemsize:
             raise WireError("A chunk has not the fields that a chunk has.")
-        if not all(type(source) is str for source in sources):
-            raise WireError("A chunk has a source that is no text.")
         chunks = SiteChunks(trial.id, message.attempt, rows, sources, lane, site, shift)
         self._chunks[trial, message.attempt] = chunks
 
@@ -148,25 +145,21 @@ def _texts(
     return texts.take(pa.array(places, mask=mask))
 
 
-def checked_episode(message: SealedEpisode, trial: Trial, files: tuple[str, ...]) -> Episode:
-    """The episode that a site has sent, with the files that came; WireError where it is none."""
-    numbers = (message.steps, message.chunks)
-    if (
-        message.outcome not in _ENDED
-        or not all(type(number) is int and number >= 0 for number in numbers)
-        or type(message.total_reward) is not float
-        or type(message.seconds) is not float
-    ):
-        raise WireError(f"An episode of {trial.id} is not what an episode is.")
+def episode_of(message: SealedEpisode, trial: Trial, files: tuple[str, ...]) -> Episode:
+    """The episode that a site has sent, with the files that came."""
     return Episode(
         trial=trial,
         attempt=message.attempt,
-        outcome=_ENDED[message.outcome],
+        outcome=Outcome(message.outcome),
         steps=message.steps,
         total_reward=message.total_reward,
-        terminated=bool(message.terminated),
-        truncated=bool(message.truncated),
+        terminated=message.terminated,
+        truncated=message.truncated,
         chunks=message.chunks,
         seconds=message.seconds,
         files=files,
+        progress=message.progress,
+        told=message.told,
+        remarks=tuple(message.remarks),
+        diverged=message.diverged,
     )

@@ -1,18 +1,22 @@
 """The loop and the sockets around a driver.
 
-Every site has a connection, a WebSocket on which it showed the key. What a site says is heard in
-the order in which it comes; while the driver is busy nobody is read from, so that sites wait rather
-than that messages pile up. A site that does not read what it is sent is dropped.
+Every site has a connection, a WebSocket on which it showed the key. One that breaks is made again,
+and goes on in the same stream. What a site says is heard in the order in which it comes; while the
+driver is busy nobody is read from, so that sites wait rather than that messages pile up. A site
+that does not read what it is sent is dropped.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import hmac
+import secrets
 import socket
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from websockets.asyncio.server import ServerConnection, serve
@@ -24,6 +28,9 @@ from hocket.machines import protocol
 from hocket.machines.credentials import DriverSecrets
 from hocket.machines.driver import Driver
 from hocket.machines.intake import Post
+from hocket.machines.stream import NOBODYS, Stream
+from hocket.system.durable import disk_error
+from hocket.system.exposure import STRANGERS, ignore_strangers
 from hocket.workers.remote.websocket import KEY_HEADER
 
 _TICK_S = 0.1
@@ -34,9 +41,11 @@ LATER_S = 0.5
 """The same while trials wait at the site, so that none of its lanes needs a lease soon."""
 _MOST = 4096
 """Messages that may wait for a site to read them: one that reads is never owed that many."""
-_GOODBYE_S = 5.0
-"""Seconds for the last messages to leave."""
+_GOODBYE_S, _BACK_S = 5.0, 2.0
+"""Seconds for the last messages to leave, and for a site that was cut off to come for them."""
 _OPEN_S = 20.0
+_OWN = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
+"""Errors of the disk that the run folder is on, whichever site's file they befall."""
 
 
 class Launcher(Protocol):
@@ -78,42 +87,63 @@ class FetchError(HocketError):
     """What a site gave beside its connection did not come."""
 
 
-class Connection:
-    """A site's connection, and the messages that wait to be sent on it."""
+class Channel:
+    """The stream between the driver and a site, and the connection that it goes over now."""
 
-    def __init__(self, socket_: ServerConnection) -> None:
-        self._socket = socket_
-        self._waiting: list[protocol.Message] = []
+    def __init__(self) -> None:
+        self.stream = Stream(secrets.token_bytes(len(NOBODYS)))
+        self.site = ""
+        self.socket: ServerConnection | None = None
+        """None while the site is away."""
+        self.left = 0.0
+        """When it went."""
+        self.is_hearing = False
+        """True while messages that have come are not all heard."""
+        self._unread = 0
+        """How many messages were posted since all was sent, without weights, which come in many
+        parts."""
         self._has_some = asyncio.Event()
-        self._is_closing = False
+        self.is_closing = False
 
     def post(self, message: protocol.Message) -> None:
-        self._waiting.append(message)
-        self._has_some.set()
+        self.stream.post(iter((message,)))
+        self._unread += not isinstance(message, protocol.Weights)
+        self.wake()
 
     @property
     def is_clogged(self) -> bool:
-        return len(self._waiting) > _MOST
+        return self._unread > _MOST
 
-    async def send(self) -> None:
+    def enter(self, socket_: ServerConnection) -> None:
+        """Go over this connection from now on."""
+        self.cut()
+        self.socket = socket_
+        self.wake()
+
+    def wake(self) -> None:
+        """Send what may go now."""
+        self._has_some.set()
+
+    async def send(self, socket_: ServerConnection) -> None:
         """Send what is posted, until the connection ends or `drain` was called."""
         with contextlib.suppress(ConnectionClosed):
-            while self._waiting or not self._is_closing:
+            while not (self.is_closing and self.stream.is_sent):
                 await self._has_some.wait()
                 self._has_some.clear()
-                messages, self._waiting = self._waiting, []
-                for data in protocol.packs(messages):
-                    await self._socket.send(data)
-            await self._socket.close()
+                while self.socket is socket_ and (frame := self.stream.frame()) is not None:
+                    await socket_.send(frame)
+                self._unread = 0
+            await socket_.close()
 
     def drain(self) -> None:
         """Close once everything is sent."""
-        self._is_closing = True
-        self._has_some.set()
+        self.is_closing = True
+        self.wake()
 
     def cut(self) -> None:
-        """Break it off, with what is unsent."""
-        self._socket.transport.abort()
+        """Break the connection off, with what is unsent."""
+        if self.socket is not None:
+            self.socket.transport.abort()
 
 
 class Server:
@@ -131,8 +161,12 @@ class Server:
         self._secrets = secrets
         self._launcher = launcher
         self._driver = drive(self.post)
+        self._driver.may_grow = launcher.outlives
         self._begun = 0.0
-        self._connections: dict[str, Connection] = {}
+        self._channels: dict[str, Channel] = {}
+        """By the identifiers of sites."""
+        self._last: protocol.Message | None = None
+        """What sites are told that come when the run is over."""
         self._trouble: asyncio.Future[None] | None = None
         self._turn: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -148,6 +182,7 @@ class Server:
         """Run what remains. After a cancellation what has come so far is kept."""
         self._begun = time.perf_counter()
         self._loop = asyncio.get_running_loop()
+        ignore_strangers()
         self._trouble = self._loop.create_future()
         self._driver.start(0.0)
         lease_s = self._driver.config.lease_s
@@ -157,12 +192,13 @@ class Server:
             ssl=self._secrets.server_context(),
             process_request=self._admit,
             compression=None,
-            max_size=protocol.MAX_MESSAGE,
+            max_size=protocol.LONGEST,
             open_timeout=_OPEN_S,
             close_timeout=1.0,
             ping_interval=lease_s / 3,
             ping_timeout=lease_s,
             server_header=None,
+            logger=STRANGERS,
         ):
             try:
                 await self._watch(self._trouble)
@@ -189,70 +225,132 @@ class Server:
                 driver.bury(name, self._now(), account)
                 driver.note(f"{name} {account}")
             driver.tick(self._now())
-            for name, connection in list(self._connections.items()):
-                if connection.is_clogged:
-                    driver.drop(name)
-                    connection.cut()
-                    del self._connections[name]
-            if self._launcher.is_hopeless() and not self._connections:
+            for name, channel in list(self._channels.items()):
+                if channel.is_clogged:
+                    who = driver.label(name)
+                    driver.note(f"{who} does not read what it is sent: it was dropped.")
+                    channel.cut()
+                    self._forget(channel)
+                elif self._is_away(channel, driver.config.lease_s):
+                    self._forget(channel)
+            is_hopeless = self._launcher.is_hopeless()
+            if self._launcher.outlives:
+                is_hopeless = driver.is_doomed
+            if is_hopeless and not any(one.socket for one in self._channels.values()):
                 raise driver.trouble or UsageError("No site is left, and none could be started.")
 
+    def _is_away(self, channel: Channel, seconds: float) -> bool:
+        """True when a site was not connected for so long."""
+        return channel.socket is None and self._now() - channel.left > seconds
+
+    def _forget(self, channel: Channel) -> None:
+        """End a stream: its site, if it comes, begins anew."""
+        if self._channels.get(channel.site) is channel:
+            del self._channels[channel.site]
+            self._driver.disconnect(channel.site)
+
     async def _dismiss(self, last: protocol.Message) -> None:
-        for connection in self._connections.values():
-            connection.post(last)
-            connection.drain()
+        self._last = last
+        for channel in self._channels.values():
+            channel.post(last)
+            channel.drain()
         deadline = time.perf_counter() + _GOODBYE_S
-        while self._connections and time.perf_counter() < deadline:
+        while time.perf_counter() < deadline:
+            if all(self._is_away(channel, _BACK_S) for channel in self._channels.values()):
+                return
             await asyncio.sleep(0.02)
 
     def post(self, site: str, message: protocol.Message) -> None:
-        connection = self._connections.get(site)
-        # To a site that is not connected nothing can be said: when it comes back, both compare.
-        if connection is not None:
-            connection.post(message)
+        channel = self._channels.get(site)
+        # To a site that has no stream nothing can be said: when it comes back, both compare.
+        if channel is not None:
+            channel.post(message)
 
     def _admit(self, connection: ServerConnection, request: Request) -> Response | None:
-        shown = request.headers.get(KEY_HEADER, "").encode()
+        shown = "".join(request.headers.get_all(KEY_HEADER)).encode(errors="replace")
         if not hmac.compare_digest(shown, self._secrets.key.encode()):
             return connection.respond(401, "The key is missing or wrong.\n")
         return None
 
     async def _attend(self, socket_: ServerConnection) -> None:
-        driver = self._driver
-        connection = Connection(socket_)
-        sending = asyncio.create_task(connection.send())
-        name = ""
+        driver, channel = self._driver, Channel()
+        sending: asyncio.Task[None] | None = None
         try:
+            channel = self._open(await socket_.recv(), channel)
+            channel.enter(socket_)
+            await socket_.send(channel.stream.opening())
+            sending = asyncio.create_task(channel.send(socket_))
             async for data in socket_:
-                if isinstance(data, str):
-                    raise WireError("Text came where messages were expected.")
-                for message in protocol.unpack(data):
+                if channel.socket is not socket_:
+                    return  # The site has another one, on which it says all this again.
+                channel.is_hearing = True
+                driver.note_life(channel.site, self._now())
+                for message in channel.stream.feed(data):
+                    # Whatever else the site says comes after what it has given.
+                    message = await self._fetched(channel.site, message)
+                    if channel.site and self._channels.get(channel.site) is not channel:
+                        return  # It has another stream.
                     if isinstance(message, protocol.SiteHello):
-                        name = self._meet(message, connection)
-                        driver.open(message)
-                    else:
-                        # Whatever else the site says comes after what it has given.
-                        message = await self._fetched(name, message)
-                        driver.hear(name, message, self._now())
-                self._plan_turn(name)
+                        self._meet(message, channel)
+                    elif self._last is None:
+                        driver.hear(channel.site, message, self._now())
+                channel.is_hearing = False
+                channel.wake()
+                self._plan_turn(channel.site)
+            self._forget(channel)  # It was closed, not broken.
         except FetchError as error:
-            # It connects again, and sends it again.
+            # It connects again, in a new stream, and sends it again.
             driver.note(str(error))
-            connection.cut()
-        except (WireError, TypeError, ValueError) as error:
-            connection.post(protocol.Refused(f"The driver did not understand: {error}"))
-            driver.bury_site(name, self._now(), f"broke the protocol: {error}")
-        except HocketError as error:
-            self._fail(error)
+            self._forget(channel)
+            channel.cut()
         except ConnectionClosed:
             pass
+        except Exception as error:  # noqa: BLE001 - whatever a site says, it ends nobody else
+            self._end_site(channel.site, error)
+            self._forget(channel)
+            channel.drain()
         finally:
-            if self._connections.get(name) is connection:
-                del self._connections[name]
-                driver.disconnect(name)
-            connection.drain()
-            with contextlib.suppress(asyncio.TimeoutError, ConnectionClosed):
-                await asyncio.wait_for(sending, 2.0)
+            if sending is not None:
+                with contextlib.suppress(asyncio.TimeoutError, asyncio.CancelledError):
+                    await asyncio.wait_for(sending, 2.0 if channel.is_closing else 0.0)
+            if channel.socket is socket_:
+                channel.socket, channel.left = None, self._now()
+
+    def _open(self, opening: bytes | str, fresh: Channel) -> Channel:
+        """The channel of a connection that begins with this: the one that it goes on with, or a
+        fresh one."""
+        for known in (*self._channels.values(), fresh):
+            if not known.is_hearing and known.stream.go_on(opening):
+                return known
+        return fresh
+
+    def _meet(self, hello: protocol.SiteHello, channel: Channel) -> None:
+        """Let a stream be a site's, and answer it: it comes to the run, or too late."""
+        if channel.site not in ("", hello.site):
+            raise WireError("A connection belongs to one site.")
+        if self._last is not None:
+            channel.post(self._last)
+            channel.drain()
+            return
+        before = self._channels.get(hello.site)
+        if before is not None and before is not channel:
+            before.cut()
+        channel.site = hello.site
+        self._channels[hello.site] = channel
+        self._driver.open(hello)
+
+    def _end_site(self, name: str, error: Exception) -> None:
+        """Put out a site while which was heard something was raised."""
+        if isinstance(error, OSError) and error.errno in _OWN:
+            self._fail(disk_error(error, Path(error.filename or "the run's folder")))
+            return
+        try:
+            if self._driver.failure is None:
+                why = WireError(f"The driver did not understand: {error}")
+                self._driver.put_out(name, self._now(), "broke the protocol", why)
+        finally:
+            if self._driver.failure is not None:
+                self._fail(self._driver.failure)
 
     async def _fetched(self, name: str, message: protocol.Message) -> protocol.Message:
         """The message, with what was given beside the connection."""
@@ -287,15 +385,8 @@ class Server:
             return  # The run is over.
         try:
             self._driver.turn(self._now())
-        except HocketError as error:
+        except Exception as error:  # noqa: BLE001 - raised where the run waits
             self._fail(error)
-
-    def _meet(self, hello: protocol.SiteHello, connection: Connection) -> str:
-        before = self._connections.get(hello.site)
-        if before is not None and before is not connection:
-            before.cut()
-        self._connections[hello.site] = connection
-        return hello.site
 
     def _fail(self, error: Exception) -> None:
         if self._trouble is not None and not self._trouble.done():

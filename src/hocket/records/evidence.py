@@ -9,22 +9,21 @@ folder, belong to no episode, and count in no statistic.
 from __future__ import annotations
 
 import contextlib
-import shutil
-from collections.abc import Callable, Mapping, Sequence
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hocket.core.contracts.recorder import EVIDENCE, ROWS
+from hocket.core.contracts.recorder import ROWS, SPILL
 from hocket.core.data import Episode, Outcome, Trial
-from hocket.core.events import AttemptFailed, Event
 from hocket.errors import HocketError, RunFolderError
 from hocket.records.folder import RunFolder
 from hocket.records.ledger.view import LedgerView
 from hocket.records.step_rows import parse_steps
 from hocket.system.durable import TEMPORARY
+from hocket.workers.notices import WorkerFault
 from hocket.workers.sinks.encoder import finish_draft, frames_in
 from hocket.workers.sinks.spill import is_spill, read_spill
 from hocket.workers.sinks.states import FILE as STATES
@@ -32,8 +31,17 @@ from hocket.workers.sinks.states import ROWS_FILE as STATES_ROWS
 from hocket.workers.sinks.states import load_states, save_states
 from hocket.workers.sinks.steps import ERROR_FILE as STEPS
 from hocket.workers.sinks.steps import join_portions, load_error_steps, save_error_steps
+from hocket.workers.sinks.video import finish_reel
 
 KILLED = "The run was killed while this attempt ran."
+_FAULTS = {fault.value for fault in WorkerFault}
+
+
+def crash_kind(error: str) -> str:
+    """What alike crashes share: the exception's name, or how the worker ended (the signal)."""
+    head = error.partition("\n")[0]
+    name = head.partition(":")[0]
+    return re.sub(r"\d+", "#", head) if name in _FAULTS else name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,10 +75,9 @@ def kept_evidence(ledger: LedgerView) -> list[Evidence]:
     """What a run's folder holds of attempts that are no episode, or whose episode is an ERROR, in
     planned order. Those of a run under way are among them."""
     errors = {(f.trial, f.attempt): f.error for f in ledger.failures()}
-    counted = {e[:2] for e in ledger.episodes() if e.outcome is not Outcome.ERROR}
     found = []
-    for trial, attempt, folder in ledger.attempt_folders():
-        if (trial, attempt) in counted:
+    for trial, attempt, folder, episode in ledger.attempt_folders():
+        if episode is not None and episode.outcome is not Outcome.ERROR:
             continue
         files = [path for path in sorted(folder.iterdir()) if not path.name.startswith(".")]
         if files:
@@ -105,6 +112,8 @@ def _is_readable(path: Path) -> bool:
             path.replace(path.with_name(STATES))
         elif path.suffix == ROWS:
             save_error_steps(path.with_name(STEPS), *parse_steps(path.read_bytes()))
+        elif path.name.endswith(f".mp4{SPILL}{TEMPORARY}"):
+            finish_reel(path)
         elif path.suffix == TEMPORARY:
             finish_draft(path)
         else:
@@ -125,43 +134,6 @@ def _check(path: Path) -> None:
         raise RunFolderError(f"{str(path)!r} has no frame.")
 
 
-class EvidencePlan:
-    """Asks attempts to leave evidence if they are lost, until enough have; a reader too."""
-
-    hears = (AttemptFailed,)
-
-    def __init__(
-        self,
-        asked: Callable[[Trial, int], Mapping[str, Any]],
-        folder: RunFolder,
-        *,
-        most: int,
-        kept: Sequence[Evidence] = (),
-    ) -> None:
-        """`asked` says what else is asked of an attempt's sinks."""
-        self._asked = asked
-        self._folder = folder
-        self._left = most - len(kept)
-
-    def __call__(self, trial: Trial, attempt: int) -> Mapping[str, Any]:
-        asked = self._asked(trial, attempt)
-        return {**asked, EVIDENCE: True} if self._left > 0 else asked
-
-    def on(self, event: Event) -> None:
-        if not isinstance(event, AttemptFailed):
-            return
-        folder = self._folder.attempt(event.trial, event.attempt)
-        if self._left > 0 and salvage(folder):
-            self._left -= 1
-        else:
-            # Several lanes may fail at once, each asked for when there was room.
-            shutil.rmtree(folder, ignore_errors=True)
-            with contextlib.suppress(OSError):
-                folder.parent.rmdir()
-
-    def close(self) -> None: ...
-
-
 class Salvage:
     """Keeps what can be read of the attempts that a killed run lost, `most` in all."""
 
@@ -169,9 +141,9 @@ class Salvage:
         self._most = most
         self._kept = 0
         # Attempts that ended as ERROR are not swept, and have what they have.
-        errors = {e.trial: e.attempt for e in ledger.episodes() if e.outcome is Outcome.ERROR}
-        for evidence in kept_evidence(ledger):
-            self._kept += errors.get(evidence.trial) == evidence.attempt
+        for _, _, folder, episode in ledger.attempt_folders():
+            if episode is not None and episode.outcome is Outcome.ERROR:
+                self._kept += any(not path.name.startswith(".") for path in folder.iterdir())
 
     def __call__(self, folder: Path) -> bool:
         is_kept = self._kept < self._most and bool(salvage(folder))

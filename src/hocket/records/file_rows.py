@@ -8,17 +8,19 @@ disk: what it holds is kept in memory until then, up to a limit.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import pyarrow as pa
 
 from hocket.core.data import Episode, Trial
-from hocket.core.events import Event
+from hocket.core.events import EpisodesSealed, Event
 from hocket.errors import RunFolderError
+from hocket.records.folder import RunFolder
 from hocket.records.parquet import write_segment
+from hocket.workers.sinks.spill import leave_rows
 
 ROOM = 256 << 20
 """Most bytes of files that are kept in memory: what a driver takes in seconds."""
@@ -126,3 +128,20 @@ class FileRows(ABC, Generic[T]):
             raise RunFolderError(
                 f"The {self.table} in {str(path)!r} cannot be read: {exc}"
             ) from exc
+
+
+def received(
+    event: EpisodesSealed, receivers: Mapping[str, Any], folder: RunFolder
+) -> Sequence[Episode]:
+    """The episodes of an event, once what becomes their rows was handed to whoever takes it. Where
+    there is no room for that it becomes a file, which the episode names."""
+    episodes = list(event.episodes)
+    for index, rows in enumerate(event.rows):
+        trial, attempt, *_ = episode = episodes[index]
+        for name, data in rows.items():
+            if not receivers[name].receive(trial, attempt, data):
+                leave_rows(folder.attempt(trial, attempt) / name, data, None)
+                file = (folder.attempt(trial, attempt) / name).relative_to(folder.root).as_posix()
+                episode = episode._replace(files=(*episode.files, file))
+        episodes[index] = episode
+    return episodes

@@ -30,18 +30,18 @@ class FormatNumber:
 
 RUN = FormatNumber(
     "a run",
-    3,
+    4,
     "Run it again, or use the hocket that made it: `about` in its run.yaml names the version. To "
     "begin a new run with its settings, copy its run.yaml without `about`; settings that "
     "are gone are named then.",
 )
 REPORT = FormatNumber(
     "a report",
-    1,
+    2,
     "Make it again from its run (hocket report RUN), or use the hocket that it names.",
 )
 CARD = FormatNumber(
-    "a card", 2, "Make it again from its run (hocket card RUN), or use the hocket that it names."
+    "a card", 3, "Make it again from its run (hocket card RUN), or use the hocket that it names."
 )
 CHECKPOINT = FormatNumber(
     "part of a checkpoint", 2, "Train it again, or use the hocket that its run.yaml names."

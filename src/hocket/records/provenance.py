@@ -8,10 +8,11 @@ model) envs tell themselves, as `facts` of their spec.
 
 from __future__ import annotations
 
+import ast
 import contextlib
+import ctypes
 import dataclasses
 import functools
-import hashlib
 import importlib.metadata
 import importlib.util
 import os
@@ -20,7 +21,6 @@ import re
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -29,6 +29,7 @@ import hocket
 from hocket.core import plugins
 from hocket.core.modules import Target, target_of
 from hocket.errors import HocketError, UnknownNameError
+from hocket.records.digests import sha256_of, sha256_of_all
 from hocket.system import machine
 
 PACKAGES = (
@@ -40,8 +41,7 @@ PACKAGES = (
 """Packages whose versions may change a number."""
 _PROCESS_S = 20.0
 """Longest wait for git and for nvidia-smi."""
-_MOST_FILES = 2000
-"""Files of one folder that are named; with more it is no checkpoint."""
+_INSTALLED = frozenset(("site-packages", "dist-packages"))
 
 
 class Named(Protocol):
@@ -65,7 +65,7 @@ def provenance(named: Named, modules: Sequence[str] = ()) -> dict[str, Any]:
     return {
         "versions": versions(),
         "code": code_of(named, modules),
-        "hardware": {**hardware(), **_numerics()},
+        "hardware": hardware(),
         "settings": _settings(named),
     }
 
@@ -96,12 +96,22 @@ def installed(names: Iterable[str]) -> dict[str, str]:
 
 
 def code_of(named: Named, modules: Sequence[str] = ()) -> dict[str, dict[str, Any]]:
-    """The git state of hocket, and that of the modules that the user named with the digest of each
-    one's file."""
-    found = {"hocket": _git(Path(hocket.__file__).parent)}
-    for module, file in sources(named, modules).items():
-        found[module] = {**_git(file.parent), "sha256": sha256_of(file)}
-    return {name: state for name, state in found.items() if state}
+    """The git state of hocket and of the modules that the user named, with the digest of each one's
+    source, and the digests of what these modules import of their own folder or package."""
+    folders = {name: file.parent for name, file in sources(named, modules).items()}
+    folders["hocket"] = Path(hocket.__file__).parent
+    return {
+        name: {**(_git(folders[name]) if name in folders else {}), "sha256": digest}
+        for name, digest in code_digests(named, modules).items()
+    }
+
+
+def code_digests(named: Named, modules: Sequence[str] = ()) -> dict[str, str]:
+    """The digests of the source of hocket, of modules that the user named, and of what these
+    import."""
+    files = sources(named, modules)
+    digests = {name: sha256_of(file) for name, file in {**_imported(files), **files}.items()}
+    return {"hocket": sha256_of_all(Path(hocket.__file__).parent, ".py"), **digests}
 
 
 def sources(named: Named, modules: Sequence[str] = ()) -> dict[str, Path]:
@@ -109,7 +119,8 @@ def sources(named: Named, modules: Sequence[str] = ()) -> dict[str, Path]:
     found = {}
     for word in (*_words(named), *modules):
         try:
-            target = target_of(word)
+            # A class inside of a function has no name to import, but a module that it lies in.
+            target = target_of(word.partition(".<locals>")[0])
         except UnknownNameError:
             continue
         file = None if target is None else _source_of(target)
@@ -127,11 +138,19 @@ def _words(named: Named) -> Iterator[str]:
     while left:
         value = left.pop(0)
         if isinstance(value, Mapping):
-            left += value.values()
+            # Of a key not even the digest is kept.
+            left += [each for name, each in value.items() if not str(name).endswith("key_file")]
         elif isinstance(value, str):
             yield from (value, value.partition(":")[2])
         elif isinstance(value, Sequence):
             left += value
+
+
+def places_of(named: Named, more: Iterable[str | Path] = ()) -> list[Path]:
+    """The files and folders that the names and settings of envs and policy point at, and those of
+    `more`: weights, mappings, start states, assets."""
+    words = [word for word in (*more, *_words(named)) if word and os.path.exists(word)]
+    return list(dict.fromkeys(map(Path, words)))
 
 
 def _source_of(target: Target) -> Path | None:
@@ -147,6 +166,56 @@ def _source_of(target: Target) -> Path | None:
             module = place.with_suffix(".py")
             origin = module if module.is_file() else place / "__init__.py"
     return Path(origin) if origin is not None and Path(origin).is_file() else None
+
+
+def _imported(named: Mapping[str, Path]) -> dict[str, Path]:
+    """The files that modules import, and these in turn, as far as they lie beside them or in their
+    package, by the names of the modules. What is installed has a version, and hocket a digest: of
+    these only the package that was named is looked into."""
+    found: dict[str, Path] = {}
+    for module, file in named.items():
+        is_file = module.endswith(".py")
+        parts = [file.stem] if is_file else module.split(".")
+        root = file.parents[len(parts) - (file.name != "__init__.py")]
+        is_installed = not _INSTALLED.isdisjoint(root.parts)
+        left, seen = [file], {file}
+        while left:
+            one = left.pop()
+            for path in _beside(one, root, sha256_of(one)):
+                first, *_ = names = path.relative_to(root).with_suffix("").parts
+                if path in seen or first == "hocket" or (is_installed and first != parts[0]):
+                    continue
+                seen.add(path)
+                left.append(path)
+                name = ".".join(names).removesuffix(".__init__")
+                found[os.path.join(os.path.dirname(module), name) if is_file else name] = path
+    return found
+
+
+@functools.lru_cache(maxsize=4096)
+def _beside(file: Path, root: Path, _digest: str) -> tuple[Path, ...]:
+    """The files below `root` that a module imports, with the packages that these are in."""
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return ()
+    names = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names += [(root, alias.name) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = file.parents[node.level - 1] if node.level else root
+            names += [
+                (base, f"{node.module or ''}.{alias.name}".strip(".")) for alias in node.names
+            ]
+            names.append((base, node.module or ""))
+    found: dict[Path, None] = {}
+    for base, name in names:
+        place = base
+        for part in filter(None, name.split(".")):
+            place /= part
+            found.update(dict.fromkeys((place.with_suffix(".py"), place / "__init__.py")))
+    return tuple(path for path in found if path.is_file() and root in path.parents)
 
 
 def _git(folder: Path) -> dict[str, Any]:
@@ -182,9 +251,11 @@ def _said(*command: str) -> str:
 # -- hardware --------------------------------------------------------------------------------------
 
 
-def hardware() -> dict[str, str]:
-    """What may change the last bits of a result here: processor, libraries, GPU and GL."""
-    return {**_hardware(), "gl": os.environ.get("MUJOCO_GL", "") or "default"}
+def hardware() -> dict[str, Any]:
+    """What may change the last bits of a result here: processor, libraries, GPU and GL, and how
+    torch computes, where it is imported already."""
+    gl = os.environ.get("MUJOCO_GL", "") or "default"
+    return {**_hardware(), "gl": gl, **_numerics()}
 
 
 @functools.cache
@@ -199,6 +270,8 @@ def _hardware() -> Mapping[str, str]:
         # Libraries choose their kernels by these.
         wide = [flag for flag in flags[1].split() if flag.startswith(("avx", "fma", "amx"))]
         found["vectors"] = " ".join(sorted(wide))
+    if (kernels := _openblas()) is not None:
+        found["openblas"] = kernels
     if (program := shutil.which("nvidia-smi")) is not None:
         words = ("--query-gpu=name,driver_version", "--format=csv,noheader")
         with contextlib.suppress(OSError, subprocess.SubprocessError):
@@ -206,8 +279,20 @@ def _hardware() -> Mapping[str, str]:
     return found
 
 
+def _openblas() -> str | None:
+    """The kernels that numpy's own OpenBLAS chose for this processor, or was told to choose by
+    OPENBLAS_CORETYPE: others differ in last bits. None where numpy has another BLAS."""
+    found = importlib.util.find_spec("numpy")
+    place = Path(found.origin if found is not None and found.origin else "").parent.parent
+    for library in sorted(place.glob("numpy.libs/*openblas*")):
+        with contextlib.suppress(OSError, AttributeError):
+            ask = ctypes.CDLL(str(library)).scipy_openblas_get_corename64_
+            ask.restype = ctypes.c_char_p
+            return str(ask().decode())
+    return None
+
+
 def _numerics() -> dict[str, Any]:
-    """How torch computes, where it is imported already."""
     torch = sys.modules.get("torch")
     if torch is None:
         return {}
@@ -249,72 +334,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple, set, frozenset)):
         return [_plain(each) for each in value]
     return str(value)
-
-
-# -- files -----------------------------------------------------------------------------------------
-
-
-def places_of(named: Named, more: Iterable[str | Path] = ()) -> list[Path]:
-    """The files and folders that the names and settings of envs and policy point at, and those of
-    `more`: weights, mappings, start states, assets."""
-    words = [word for word in (*more, *_words(named)) if word and os.path.exists(word)]
-    return list(dict.fromkeys(map(Path, words)))
-
-
-def files_in(place: Path) -> Iterator[Path]:
-    """The file itself, or those of a folder but for what Python compiled."""
-    if place.is_file():
-        yield place
-        return
-    for path in sorted(place.rglob("*")):
-        if path.is_file() and "__pycache__" not in path.parts:
-            yield path
-
-
-def sha256_of(path: Path) -> str:
-    """The digest of a file; a file that did not change is read once."""
-    about = path.stat()
-    return _sha256(path.absolute(), about.st_size, about.st_mtime_ns)
-
-
-@functools.lru_cache(maxsize=4096)
-def _sha256(path: Path, _size: int, _changed: int) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def sha256_of_all(place: Path, suffix: str = "") -> str:
-    """One digest of a file, or of all files in a folder with their names."""
-    if place.is_file():
-        return sha256_of(place)
-    lines = [
-        f"{path.relative_to(place)} {sha256_of(path)}\n"
-        for path in files_in(place)
-        if path.name.endswith(suffix)
-    ]
-    return hashlib.sha256("".join(lines).encode()).hexdigest()
-
-
-class FileDigests:
-    """The sha256 of files that a run reads, made on a thread beside it: weights may be large."""
-
-    def __init__(self, places: Iterable[Path]) -> None:
-        self._found: dict[str, str] = {}
-        self._places = list(places)
-        self._thread = threading.Thread(target=self._read, name="hocket-digests", daemon=True)
-        if self._places:
-            self._thread.start()
-
-    def _read(self) -> None:
-        for place in self._places:
-            for path, _ in zip(files_in(place), range(_MOST_FILES), strict=False):
-                try:
-                    self._found[path.relative_to(place.parent).as_posix()] = sha256_of(path)
-                except OSError:
-                    continue
-
-    def finish(self) -> dict[str, str]:
-        """The digests by the files' names, once all are made."""
-        if self._places:
-            self._thread.join()
-        return dict(self._found)

@@ -18,12 +18,11 @@ import yaml
 
 from hocket.errors import ConfigError, RunFolderError
 from hocket.records import formats
+from hocket.system.bounded_yaml import BoundedLoader, load_yaml
 from hocket.system.durable import drafted
 
 RUN_FILE = "run.yaml"
-_Dumper, _Loader = (
-    getattr(yaml, f"C{name}", getattr(yaml, name)) for name in ("SafeDumper", "SafeLoader")
-)
+_Dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 """libyaml's own, where yaml was built with it: a run writes its file once for every task."""
 
 
@@ -45,7 +44,7 @@ def load_run(path: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as exc:
         raise ConfigError(f"The configuration {str(file)!r} cannot be read: {exc}") from exc
     try:
-        plain = yaml.load(text, Loader=_StrictLoader)
+        plain = load_yaml(text, _StrictLoader)
     except yaml.YAMLError as exc:
         raise ConfigError(f"The configuration {str(file)!r} is not valid YAML: {exc}") from exc
     if not isinstance(plain, dict) or not all(isinstance(key, str) for key in plain):
@@ -77,15 +76,15 @@ def load_about(folder: Path) -> dict[str, Any]:
     """What a run folder's file says about where and with what the run was made; empty where it says
     nothing."""
     try:
-        plain = yaml.load((folder / RUN_FILE).read_text(), Loader=_Loader)
+        plain = load_yaml((folder / RUN_FILE).read_text())
     except (OSError, UnicodeDecodeError, yaml.YAMLError):
         return {}
     about = plain.get("about") if isinstance(plain, dict) else None
     return about if isinstance(about, dict) else {}
 
 
-class _StrictLoader(yaml.SafeLoader):
-    """YAML's safe loader, but a key given twice is an error and not silently the last."""
+class _StrictLoader(BoundedLoader):
+    """The safe loader, but a key given twice is an error and not silently the last."""
 
 
 def _mapping_without_duplicates(loader: _StrictLoader, node: yaml.MappingNode) -> dict[Any, Any]:

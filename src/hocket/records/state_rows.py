@@ -15,6 +15,7 @@ from hocket.core.data import Array, Episode
 from hocket.errors import RunFolderError
 from hocket.records.file_rows import FileRows
 from hocket.records.folder import FolderLike, RunFolder
+from hocket.records.ledger.view import LedgerView
 from hocket.records.parquet import FILES_GROUP, Place, find_rows, read_cell
 from hocket.workers.sinks.states import FILE, ROWS_FILE, load_states, parse_states
 
@@ -52,9 +53,20 @@ class KeptStates:
         self._folder = RunFolder.at(folder)
         self._places: dict[str, Place] | None = None
         """By trial id."""
+        self._blind: set[tuple[str, str]] = set()
+        """Suite and task of the envs that cannot be observed without a step."""
+        if self._folder.ledger.exists():
+            with LedgerView.open(self._folder) as ledger:
+                for task, spec in ledger.specs().items():
+                    if not {"deferred", "batched"} & set(spec.abilities):
+                        self._blind.add(task)
 
     def has(self, episode: Episode) -> bool:
         return self._file(episode).is_file() or episode.trial.id in self._find()
+
+    def can_show(self, episode: Episode) -> bool:
+        """True if an episode can be shown again from its states."""
+        return episode.trial[:2] not in self._blind and self.has(episode)
 
     def load(self, episode: Episode) -> Array | None:
         """The states of an episode, float64 `[steps + 1, S]`, row 0 at the reset; None where they

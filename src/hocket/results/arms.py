@@ -19,10 +19,11 @@ from hocket.results.comparing.compare import RunComparison, compare_runs, differ
 from hocket.results.comparing.side import Side
 from hocket.results.motion import Motion, motion_of
 from hocket.results.page.compare_page import jobs_page
-from hocket.results.report import Report, write_json
+from hocket.results.report import Report
 from hocket.results.scores import Score
 from hocket.results.tables import ResultTable, TableRow, interval_text, number, percent
 from hocket.system.durable import write_atomic
+from hocket.system.json_file import write_json
 
 _MOTION = ("age\n(steps)", "jump", "within\nchunks", "jerk", "robot s")
 
@@ -85,7 +86,7 @@ class Arm:
         return {
             "name": self.name,
             "folder": self.folder,
-            "report": None if self.report is None else self.report.to_json(),
+            "report": None if self.report is None else self.report.to_json(listed=False),
             "error": self.error,
             "difference": None if self.found is None else self.found.to_json(),
             "not_paired": self.note or None,

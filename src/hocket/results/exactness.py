@@ -2,7 +2,8 @@
 
 `bitwise` is only claimed where it follows: the policy declares that a row's answer does not depend
 on its batch, or every row was inferred alone. `inputs` comes with the checks that were made. The
-level of a run is that of its least exact leg.
+level of a run is that of its least exact leg. Legs on other hardware are no more exact than
+`inputs`: their last bits may differ. Legs of other programs have nothing in common but the trials.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, get_args
 
 from hocket.core.data import UNCHECKED, Exactness, RowChecks
+from hocket.records.ledger.view import KeptLeg, LedgerView
+from hocket.records.program import changes
 
 KEY = "exactness"
 """The key in a ledger's `meta`."""
@@ -31,11 +34,15 @@ class Claim:
     checks: RowChecks = UNCHECKED
     unseeded: tuple[str, ...] = ()
     """Suites that started otherwise from the same seed: then nothing of the above holds there."""
+    changed: tuple[str, ...] = ()
+    """In what the program of some legs differed from that of the first: then nothing holds."""
 
     def __str__(self) -> str:
         """The level in short, such as `inputs, agreed in 12 of 12 checks`."""
         if self.unseeded:
             return f"none: {', '.join(self.unseeded)} does not repeat its starts"
+        if self.changed:
+            return f"none: of several programs ({'; '.join(self.changed)})"
         return f"{self.level}, {self._checked}" if self.checks.made else self.level
 
     @property
@@ -43,6 +50,11 @@ class Claim:
         """What the level means, and what checks of it came to."""
         if self.unseeded:
             return unseeded_sentence(self.unseeded)
+        if self.changed:
+            return (
+                "Several programs made these episodes, and the same trial may have another result: "
+                f"{'; '.join(self.changed)}."
+            )
         if not self.checks.made:
             return _MEANING[self.level]
         return f"{_MEANING[self.level]} Rows inferred again in other batches {self._checked}."
@@ -56,6 +68,16 @@ class Claim:
         """The claim of a run that goes on at another level: the lower of both."""
         return replace(self, level=max(self.level, later, key=_LEVELS.index))
 
+    def of_legs(self, legs: Sequence[KeptLeg]) -> Claim:
+        """The claim of a run with these legs."""
+        known = [leg.provenance for leg in legs if leg.provenance]
+        found = [each for one in known for each in one.get("changed", ())]
+        found += [each for one in known[1:] for each in changes(known[0], one)]
+        claim = replace(self, changed=tuple(dict.fromkeys(found)))
+        if any(changes(known[0], one, hardware=True) for one in known[1:]):
+            claim = claim.joined("inputs")
+        return claim.joined("environment") if found else claim
+
     def to_plain(self) -> dict[str, Any]:
         """The claim as a ledger keeps it."""
         made, differed = self.checks.made, self.checks.differed
@@ -66,7 +88,8 @@ class Claim:
         """The keys that reports and cards have of it."""
         checks = {"checks": asdict(self.checks)} if self.checks.made else {}
         unseeded = {"unseeded": list(self.unseeded)} if self.unseeded else {}
-        return {"exactness": self.level, **checks, **unseeded}
+        changed = {"changed": list(self.changed)} if self.changed else {}
+        return {"exactness": self.level, **checks, **unseeded, **changed}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Claim:
@@ -77,6 +100,7 @@ class Claim:
             level=document["exactness"],
             checks=RowChecks(**document.get("checks", {})),
             unseeded=tuple(str(suite) for suite in document.get("unseeded", ())),
+            changed=tuple(str(each) for each in document.get("changed", ())),
         )
 
 
@@ -88,11 +112,12 @@ def unseeded_sentence(suites: Sequence[str]) -> str:
     )
 
 
-def kept_claim(meta: Mapping[str, Any], about: Mapping[str, Any]) -> Claim:
+def kept_claim(ledger: LedgerView, about: Mapping[str, Any]) -> Claim:
     """What a run folder claims: what its ledger keeps or, where it keeps nothing yet, what `about`
-    of its run.yaml says."""
-    found = meta.get(KEY)
+    of its run.yaml says, as far as its legs allow that."""
+    found = ledger.meta().get(KEY)
     if found is None:
-        return Claim(level=about.get("exactness", "environment"))
+        return Claim(level=about.get("exactness", "environment")).of_legs(ledger.legs())
     checks = RowChecks(made=found["made"], differed=found["differed"])
-    return Claim(level=found["level"], checks=checks, unseeded=tuple(found.get("unseeded", ())))
+    unseeded = tuple(found.get("unseeded", ()))
+    return Claim(level=found["level"], checks=checks, unseeded=unseeded).of_legs(ledger.legs())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,10 @@ from hocket.errors import DamagedSegmentError, RunFolderError
 from hocket.records.evidence import Evidence, kept_evidence
 from hocket.records.folder import RunFolder
 from hocket.records.labels import load_labels
-from hocket.records.ledger.view import Failure, LedgerView
+from hocket.records.ledger.episodes import Episodes, Trials
+from hocket.records.ledger.schema import FILMS
+from hocket.records.ledger.view import Failure, KeptLeg, LedgerView
+from hocket.records.program import changes
 from hocket.records.run_file import load_about
 from hocket.records.state_rows import KeptStates
 from hocket.records.video.selection import VideoSelection
@@ -32,12 +36,15 @@ class RecordedRun:
     report: Report
     about: Mapping[str, Any]
     """Versions, machine and command; empty where run.yaml does not say."""
-    trials: Sequence[Trial]
+    trials: Trials
     failures: Sequence[Failure] = ()
     evidence: Sequence[Evidence] = ()
     """What is kept of the attempts that were lost."""
     filmed_tasks: frozenset[tuple[str, str]] = frozenset()
     """Suite and task of the envs that have cameras and can be shown again from their states."""
+    films: Mapping[str, int] = field(default_factory=dict)
+    """How many episodes were `filmed` while they ran, of how many that `ended`, and how many films
+    `lacked` room; empty where none was."""
     labels: Mapping[str, str] = field(default_factory=dict)
     """What people said of episodes, by trial id."""
     timing: RunTiming | None = None
@@ -55,7 +62,7 @@ class RecordedRun:
 
     @property
     def suites(self) -> list[str]:
-        return list(dict.fromkeys(trial.suite for trial in self.trials))
+        return list(dict.fromkeys(suite for suite, _ in self.trials.kinds))
 
     def task_name(self, trial: Trial) -> str:
         """The task, with its suite where there are several."""
@@ -69,6 +76,13 @@ class RecordedRun:
         sealed = [file for file in episode.files if file.endswith(".mp4")]
         return list(dict.fromkeys([*sealed, *sorted(later)]))
 
+    def with_folders(self, episodes: Iterable[Episode]) -> Iterator[Episode]:
+        """Those of the episodes that have a folder: the only ones that can have videos."""
+        home = RunFolder.at(self.folder).episodes
+        slugs = {path.name for path in home.iterdir()} if home.is_dir() else set[str]()
+        if slugs:  # to look at each episode of very many takes seconds
+            yield from (episode for episode in episodes if episode.trial.slug in slugs)
+
     @property
     def missing_videos(self) -> list[Episode]:
         """The episodes that the run was to film, and that can still be: it was interrupted, or the
@@ -80,7 +94,7 @@ class RecordedRun:
             for episode in wanted.episodes(self.trials, self.report.episodes)
             if (episode.trial.suite, episode.trial.task) in self.filmed_tasks
             and not self._is_filmed(episode)
-            and kept.has(episode)
+            and kept.can_show(episode)
         ]
 
     def _is_filmed(self, episode: Episode) -> bool:
@@ -89,8 +103,11 @@ class RecordedRun:
         return bool(self.videos(episode)) and not any(attempt.glob(f".*{TEMPORARY}"))
 
 
-def open_recorded(folder: Path, report: Report | None = None) -> RecordedRun:
-    """Read a run folder, with its ledger or, where it has none, from its report alone."""
+def open_recorded(
+    folder: Path, report: Report | None = None, *, last: Throughput | None = None
+) -> RecordedRun:
+    """Read a run folder, with its ledger or, where it has none, from its report alone. `last` is
+    the throughput of its last leg, where it is known."""
     root = RunFolder.at(folder)
     about = load_about(root.root)
     if not root.ledger.exists():
@@ -99,7 +116,7 @@ def open_recorded(folder: Path, report: Report | None = None) -> RecordedRun:
                 f"There is no run in {str(root.root)!r}: it has neither a ledger nor a {FILE_NAME}."
             )
         report = Report.load(root.root)
-        trials = [episode.trial for episode in report.episodes]
+        trials = report.episodes.trials
         return RecordedRun(folder=root.root, report=report, about=about, trials=trials)
     timing, damage = None, None
     try:
@@ -108,9 +125,16 @@ def open_recorded(folder: Path, report: Report | None = None) -> RecordedRun:
         # What became of the trials is in the ledger, and as true as before.
         damage = str(exc)
     with LedgerView.open(root) as ledger:
-        trials, failures = ledger.trials(), ledger.failures()
-        specs, evidence = ledger.specs(), kept_evidence(ledger)
-        report = report or build_report(ledger, about, Throughput())
+        failures, specs, evidence = ledger.failures(), ledger.specs(), kept_evidence(ledger)
+        films = ledger.meta().get(FILMS, {})
+        if report is not None:
+            trials = ledger.trials()
+        else:
+            throughput = last or Throughput()
+            if timing is not None:
+                throughput = _of_timing(timing, throughput)
+            trials, episodes = ledger.read()
+            report = build_report(ledger, about, throughput, (trials, episodes))
     return RecordedRun(
         folder=root.root,
         report=report,
@@ -123,22 +147,52 @@ def open_recorded(folder: Path, report: Report | None = None) -> RecordedRun:
             for task, spec in specs.items()
             if spec.cameras and is_rendered_later(spec.abilities)
         ),
+        films=films,
         labels=load_labels(root.root),
         timing=timing,
         damage=damage,
     )
 
 
-def build_report(ledger: LedgerView, about: Mapping[str, Any], throughput: Throughput) -> Report:
-    """The report of what a ledger holds; `about` is what the run's file says of it."""
-    meta = ledger.meta()
+def of_all_legs(folder: Path, last: Throughput) -> Throughput:
+    """The throughput of a whole run, by its table of chunks. What that does not tell is of the last
+    leg, or unknown."""
+    try:
+        timing = load_timing(RunFolder.at(folder))
+    except DamagedSegmentError:
+        return last
+    return last if timing is None else _of_timing(timing, last)
+
+
+def _of_timing(timing: RunTiming, last: Throughput) -> Throughput:
+    return dataclasses.replace(
+        last,
+        env_steps=timing.steps,
+        chunks=timing.chunks,
+        batches=timing.batches,
+        worked_s=timing.lane_s["stepping"] + timing.lane_s["observing"],
+        wall_s=timing.wall_s,
+        lanes=last.lanes or timing.lanes,
+    )
+
+
+def build_report(
+    ledger: LedgerView,
+    about: Mapping[str, Any],
+    throughput: Throughput,
+    read: tuple[Trials, Episodes] | None = None,
+) -> Report:
+    """The report of what a ledger holds, or of what was `read` of it; `about` is what the run's
+    file says of it."""
+    meta, (trials, episodes) = ledger.meta(), read or ledger.read()
     return Report.build(
         config=meta.get("config", {}),
-        claim=kept_claim(meta, about),
-        trials=ledger.trials(),
-        episodes=ledger.episodes(),
+        claim=kept_claim(ledger, about),
+        trials=trials,
+        episodes=episodes,
         throughput=throughput,
         decision=Decision.from_json(meta[KEY]) if KEY in meta else None,
+        independent_starts=bool(meta.get("independent_starts", False)),
         kept_errors=[each.to_json() for each in kept_evidence(ledger)],
         provenance=depends_on(ledger, about),
     )
@@ -146,17 +200,38 @@ def build_report(ledger: LedgerView, about: Mapping[str, Any], throughput: Throu
 
 def depends_on(ledger: LedgerView, about: Mapping[str, Any]) -> dict[str, Any]:
     """What a run's numbers depend on beyond its configuration: what its file says, without where it
-    was run from, and what the envs of each task told. Empty in runs that say nothing of it."""
+    was run from, what the envs of each task told, and its legs where it has several. Empty in runs
+    that say nothing of it."""
     if "code" not in about:
         return {}
+    limit = ledger.meta().get("config", {}).get("max_steps")
     tasks = {
         f"{suite}/{task}": {
             "control_rate": spec.task.control_rate,
-            "max_steps": spec.task.max_steps,
+            "max_steps": limit or spec.task.max_steps,
             "success_rule": spec.task.success_rule,
+            **spec.task.scoring,
             **spec.facts,
         }
         for (suite, task), spec in ledger.specs().items()
     }
-    known = {k: v for k, v in about.items() if k not in ("command", "exactness", "lanes")}
-    return {**known, "tasks": tasks}
+    known = {k: v for k, v in about.items() if k not in _NO_PART}
+    legs = _legs_told(ledger.legs())
+    return {**known, "tasks": tasks, **({"legs": legs} if len(legs) > 1 else {})}
+
+
+_NO_PART = ("format", "command", "exactness", "lanes")
+"""What a run's file says that its numbers do not depend on."""
+
+
+def _legs_told(legs: Sequence[KeptLeg]) -> list[dict[str, Any]]:
+    """How many episodes came of legs that are alike, and in what these differ from the first."""
+    told: dict[tuple[str, ...], dict[str, Any]] = {}
+    for leg in legs:
+        first = legs[0].provenance
+        differs = [*leg.provenance.get("changed", ()), *changes(first, leg.provenance)]
+        differs += changes(first, leg.provenance, hardware=True)
+        one = told.setdefault(tuple(differs), {"legs": 0, "episodes": 0, "differs": differs})
+        one["legs"] += 1
+        one["episodes"] += leg.episodes
+    return list(told.values())

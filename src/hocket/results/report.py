@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import enum
-import json
+import functools
 import math
 import os
 import shutil
@@ -13,21 +12,31 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from hocket import __version__
 from hocket.core.data import Episode, Exactness, Outcome, Trial
 from hocket.errors import RunFolderError
 from hocket.records import formats
+from hocket.records.ledger.episodes import Episodes, Trials
+from hocket.results import stats
 from hocket.results.comparing.decision import Decision
 from hocket.results.exactness import Claim
-from hocket.results.scores import Score, score_table
-from hocket.results.stats import UNEVEN
+from hocket.results.run_protocol import protocol_told
+from hocket.results.scores import BY_SEED, Score, score_table
 from hocket.results.tables import ResultTable
-from hocket.system.durable import write_atomic
+from hocket.system.json_file import plain, read_json, write_json
+from hocket.system.text import counted
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 FILE_NAME = "report.json"
+TABLE = "episodes.parquet"
+"""Beside it: a row for each episode, where they are many."""
+MOST_LISTED = 1000
+"""Episodes that report.json lists. For 100,000 the list has 20 MB, of which most readers want
+none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +50,10 @@ class Throughput:
     policy_busy: float | None = None
     """The share of the time in which the policy inferred, 0 to 1."""
     cores_busy: float | None = None
-    """The share of the cores' time that workers used, 0 to 1."""
+    """The share of the cores' time that the run's processes used, 0 to 1, that of a policy among
+    them included; None where it is not known, as of workers in containers or on other machines."""
+    worked_s: float = 0.0
+    """Seconds that all lanes together took to execute chunks."""
     wall_s: float = 0.0
     lanes: int = 0
     cores: int = 0
@@ -68,6 +80,12 @@ class Throughput:
             del own["unmade_attempts"]
         return {**derived, **own}
 
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Throughput:
+        """What a report says of it."""
+        found, fields = document["throughput"], dataclasses.fields(cls)
+        return cls(**{field.name: found[field.name] for field in fields if field.name in found})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
@@ -81,11 +99,13 @@ class Report:
     overall: Score
     suites: tuple[Score, ...]
     tasks: tuple[Score, ...]
-    episodes: tuple[Episode, ...]
+    episodes: Episodes
     """Those that have ended, in planned order."""
     throughput: Throughput
     decision: Decision | None = None
     """What the comparison that this run was to decide came to; None where it was to decide none."""
+    independent_starts: bool = False
+    """True if trials of one seed start independently of each other, as the suites declare."""
     kept_errors: tuple[Mapping[str, Any], ...] = ()
     """The attempts that were lost and of which the run folder keeps what was recorded: trial,
     attempt, error and folder. They are no part of any number here."""
@@ -102,28 +122,33 @@ class Report:
         episodes: Sequence[Episode],
         throughput: Throughput,
         decision: Decision | None = None,
+        independent_starts: bool = False,
         kept_errors: Sequence[Mapping[str, Any]] = (),
         provenance: Mapping[str, Any] | None = None,
         version: str = __version__,
     ) -> Report:
         """Score the episodes of the planned `trials`; trials without one yet are not counted."""
-        found = {episode.trial: episode for episode in episodes}
-        if len(found) != len(episodes):
-            raise ValueError("A trial has two episodes; each is counted once.")
-        ordered = tuple(found.pop(trial) for trial in dict.fromkeys(trials) if trial in found)
-        if found:
-            raise ValueError(f"{next(iter(found)).id} was not planned.")
+        if not isinstance(episodes, Episodes):  # those of a ledger are one a trial, and in order
+            found = {episode.trial: episode for episode in episodes}
+            if len(found) != len(episodes):
+                raise ValueError("A trial has two episodes; each is counted once.")
+            ordered = [found.pop(trial) for trial in dict.fromkeys(trials) if trial in found]
+            if found:
+                raise ValueError(f"{next(iter(found)).id} was not planned.")
+            episodes = Episodes.of(ordered)
+        planned = trials if isinstance(trials, Trials) else Trials.of(trials)
         return cls._scored(
-            tasks=list(dict.fromkeys((trial.suite, trial.task) for trial in trials)),
+            tasks=planned.kinds,
             version=version,
-            config=_plain(config),
+            config=plain(config),
             claim=claim,
             planned=len(trials),
-            episodes=ordered,
+            episodes=episodes,
             throughput=throughput,
             decision=decision,
+            independent_starts=independent_starts,
             kept_errors=tuple(kept_errors),
-            provenance=_plain(provenance or {}),
+            provenance=plain(provenance or {}),
         )
 
     @classmethod
@@ -131,21 +156,31 @@ class Report:
         cls,
         *,
         tasks: Sequence[tuple[str, str]],
-        episodes: tuple[Episode, ...],
+        episodes: Episodes,
+        independent_starts: bool,
         **fields: Any,
     ) -> Report:
-        by_task: dict[tuple[str, str], list[Episode]] = {key: [] for key in tasks}
-        by_suite: dict[str, list[Episode]] = {suite: [] for suite, _ in tasks}
-        for episode in episodes:
-            by_task[episode.trial.suite, episode.trial.task].append(episode)
-            by_suite[episode.trial.suite].append(episode)
+        if unknown := set(episodes.trials.kinds) - set(tasks):
+            raise KeyError(unknown.pop())
+        names = dict.fromkeys(suite for suite, _ in tasks)
+        # Where the rows of each task are, and of each suite.
+        kinds = {kind: number for number, kind in enumerate(episodes.trials.kinds)}
+        kind = episodes.trials.kind
+        suite_of = np.array([list(names).index(suite) for suite, _ in kinds], np.int64)
+        by_task, by_suite = stats.rows_by(kind), stats.rows_by(suite_of[kind])
+        score = functools.partial(Score.of, episodes, independent=independent_starts)
+        none = np.zeros(0, np.int64)
         return cls(
-            overall=Score.of(episodes),
-            suites=tuple(Score.of(some, suite=suite) for suite, some in by_suite.items()),
+            overall=score(),
+            suites=tuple(
+                score(by_suite.get(number, none), suite=suite) for number, suite in enumerate(names)
+            ),
             tasks=tuple(
-                Score.of(some, suite=suite, task=task) for (suite, task), some in by_task.items()
+                score(by_task.get(kinds.get((suite, task), -1), none), suite=suite, task=task)
+                for suite, task in tasks
             ),
             episodes=episodes,
+            independent_starts=independent_starts,
             **fields,
         )
 
@@ -158,57 +193,94 @@ class Report:
         """True if every planned trial has its episode."""
         return len(self.episodes) == self.planned
 
-    def to_json(self) -> dict[str, Any]:
-        """The contents of `report.json`, in which there is neither NaN nor infinity."""
+    @property
+    def remarks(self) -> Mapping[str, int]:
+        """What is to be told of episodes, in sentences, with the number of these."""
+        return self.episodes.remarks
+
+    @property
+    def remarks_told(self) -> list[str]:
+        """The same in sentences, and first how many episodes diverged."""
+        count = int(self.episodes.columns["diverged"].sum())
+        what = "diverged: actions or states were NaN or infinite, which counts as a failure."
+        found = [f"{counted(count, 'episode')} {what}"] if count else []
+        return [*found, *(f"In {counted(n, 'episode')}: {t}" for t, n in self.remarks.items())]
+
+    def to_json(self, *, listed: bool = True) -> dict[str, Any]:
+        """The contents of `report.json`, in which there is neither NaN nor infinity. Above
+        MOST_LISTED the file of the episodes stands for them, unless they are to be `listed`."""
+        is_listed = len(self.episodes) <= MOST_LISTED or listed or self.config.get("json_episodes")
         document: dict[str, Any] = {
             "format": formats.REPORT.number,
             "hocket": self.version,
             "config": self.config,
             **self.claim.to_json(),
+            "independent_starts": self.independent_starts,
             "complete": self.complete,
             "planned": self.planned,
             "overall": self.overall.to_json(),
             "suites": [score.to_json() for score in self.suites],
             "tasks": [score.to_json() for score in self.tasks],
-            "episodes": [_episode_to_json(episode) for episode in self.episodes],
+            "episodes": list(map(_episode_to_json, self.episodes)) if is_listed else TABLE,
             "throughput": self.throughput.to_json(),
         }
         if self.provenance:
             document["provenance"] = self.provenance
+        if self.remarks:
+            document["remarks"] = [{"text": t, "episodes": n} for t, n in self.remarks.items()]
         if self.kept_errors:
             document["kept_errors"] = self.kept_errors
         if self.decision is not None:
             document["decision"] = self.decision.to_json()
-        return {key: _plain(value) for key, value in document.items()}
+        return {key: plain(value) for key, value in document.items()}
 
-    def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Write `report.json` into an existing folder, whole or not at all."""
+    def save(self, folder: str | os.PathLike[str], *, listed: bool = False) -> Path:
+        """Write `report.json` into an existing folder, whole or not at all, and the file of the
+        episodes where they are many and not to be `listed`."""
         target = Path(folder) / FILE_NAME
-        write_json(target, self.to_json())
+        document, table = self.to_json(listed=listed), target.with_name(TABLE)
+        if document["episodes"] == TABLE:
+            from hocket.records.episode_file import write_episodes
+
+            document["episodes_digest"] = write_episodes(table, self.episodes)
+        write_json(target, document)
+        if "episodes_digest" not in document:
+            table.unlink(missing_ok=True)
         return target
+
+    def says(self, document: Mapping[str, Any], folder: Path) -> bool:
+        """True if the document of a folder's `report.json`, with what it names, says the same."""
+        from hocket.records.parquet import digest_of
+
+        theirs, table = dict(document), folder / TABLE
+        digest = theirs.pop("episodes_digest", None)
+        is_kept = digest is None or (table.exists() and digest_of(table) == digest)
+        return is_kept and self.to_json(listed=digest is None) == theirs
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Report:
         """Read `report.json`, or that of a run folder. What the file leaves out of an episode (how
         it ended, its chunks, seconds and files) is in the run's ledger, not here."""
         file = Path(path) / FILE_NAME if Path(path).is_dir() else Path(path)
-        document = read_json(file)
-        formats.REPORT.check(file, document.get("format") if isinstance(document, dict) else None)
+        document = read_report(file)
         try:
-            found, fields = document["throughput"], dataclasses.fields(Throughput)
+            if (listed := document["episodes"]) == TABLE:
+                from hocket.records.episode_file import read_rows
+
+                listed = read_rows(file.with_name(TABLE), document.get("episodes_digest"))
+            episodes = Episodes.of(map(_episode_from_json, listed))
             return cls._scored(
                 tasks=[(score["suite"], score["task"]) for score in document["tasks"]],
                 version=document["hocket"],
                 config=document["config"],
                 claim=Claim.from_json(document),
                 planned=document["planned"],
-                episodes=tuple(_episode_from_json(episode) for episode in document["episodes"]),
-                throughput=Throughput(
-                    **{field.name: found[field.name] for field in fields if field.name in found}
-                ),
+                episodes=episodes,
+                throughput=Throughput.from_json(document),
                 decision=Decision.from_json(document["decision"])
                 if "decision" in document
                 else None,
+                independent_starts=document.get("independent_starts") is True,
                 kept_errors=tuple(document.get("kept_errors", ())),
                 provenance=document.get("provenance", {}),
             )
@@ -234,25 +306,30 @@ class Report:
     def _remarks(self) -> Iterator[str]:
         """Yield sentences on episodes that are not in the overall n, and on attempts that were lost
         before the one that counts. A trial that errs has spent them all, and is in the table."""
+        yield from protocol_told(self.provenance)
         if self.overall.is_mixed:
             count = self.overall.finished
             had = f"{count:,} episodes had" if count > 1 else "1 episode had"
             yield f"{had} nothing to succeed at: no part of overall n."
-        made = sum(episode.attempt for episode in self.episodes)
+        made = int(self.episodes.columns["attempt"].sum())
         if (lost := made - self.throughput.unmade_attempts) > 0:
             yield f"{lost:,} {'attempts were' if lost > 1 else 'attempt was'} lost and run again."
+        for leg in self.provenance.get("legs", ())[1:]:
+            yield f"{leg['episodes']:,} episodes are of other legs: {'; '.join(leg['differs'])}."
         if count := len(self.kept_errors):
             what = f"{count:,} attempts that were lost" if count > 1 else "1 attempt that was lost"
             yield f"What {what} recorded is kept, and shown under errors in report.html."
+        yield from self.remarks_told
 
     @property
     def cautions(self) -> list[str]:
         """What must be said lest the numbers be believed too much."""
         interval = self.overall.success.interval
-        is_uneven = interval is not None and interval.method == UNEVEN
+        is_uneven = len({task.success.n for task in self.tasks if task.success.n}) > 1
         return [
             *([] if self.complete else [UNFAIR]),
             *([ONCE] if is_uneven else []),
+            *([SHARED] if interval is not None and interval.method == BY_SEED else []),
             *self.decision_told,
         ]
 
@@ -281,52 +358,15 @@ class Report:
 
 UNFAIR = "Trials that end early are no fair sample of all: finish the run before you quote a rate."
 """Why the numbers of an unfinished run may not be quoted."""
+SHARED = "Trials of one seed may start alike; the intervals over tasks allow for it."
 ONCE = "Tasks differ in n; each counts once in the rates over several."
 
 
-def read_json(file: Path) -> Any:
-    """What a report or a card holds; RunFolderError where it cannot be read."""
-    try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise RunFolderError(f"Cannot read {file}: {error.strerror or error}.") from error
-    except ValueError as error:
-        raise RunFolderError(f"{file} is no JSON: {error}.") from error
-
-
-def write_json(file: Path, document: Mapping[str, Any]) -> None:
-    """Write a whole file or nothing, with one key, or one entry of a list, on a line: people can
-    read it, and it is written fast (indenting would cost seconds for 100,000 episodes)."""
-
-    def text(value: Any) -> str:
-        return json.dumps(value, ensure_ascii=False, allow_nan=False)
-
-    parts = []
-    for key, value in document.items():
-        body = text(value)
-        if isinstance(value, list) and value:
-            body = "[\n  " + ",\n  ".join(text(entry) for entry in value) + "\n ]"
-        parts.append(f" {text(key)}: {body}")
-    write_atomic(file, ("{\n" + ",\n".join(parts) + "\n}\n").encode())
-
-
-def _plain(value: Any) -> Any:
-    """The value as strict JSON has it: text keys, lists, None for what is no finite number."""
-    if value is None or type(value) in (str, bool, int):
-        return value
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else None
-    if isinstance(value, enum.Enum):
-        return _plain(value.value)
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    if hasattr(value, "tolist"):  # numpy's scalars and arrays
-        return _plain(value.tolist())
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [_plain(item) for item in value]
-    return value if isinstance(value, (str, int)) else str(value)
+def read_report(file: Path) -> Any:
+    """What a report.json of ours holds."""
+    document = read_json(file)
+    formats.REPORT.check(file, document.get("format") if isinstance(document, dict) else None)
+    return document
 
 
 def _episode_to_json(episode: Episode) -> dict[str, Any]:
@@ -338,6 +378,10 @@ def _episode_to_json(episode: Episode) -> dict[str, Any]:
         "return": episode.total_reward,
         "attempts": episode.attempt + 1,
         "error": episode.error,
+        **({} if episode.progress is None else {"progress": episode.progress}),
+        **({"told": episode.told} if episode.told else {}),
+        **({"diverged": True} if episode.diverged else {}),
+        **({"remarks": episode.remarks} if episode.remarks else {}),
     }
 
 
@@ -349,4 +393,8 @@ def _episode_from_json(found: Mapping[str, Any]) -> Episode:
         steps=found["steps"],
         total_reward=math.nan if found["return"] is None else found["return"],
         error=found["error"],
+        progress=found.get("progress"),
+        told={k: math.nan if v is None else v for k, v in found.get("told", {}).items()},
+        remarks=tuple(found.get("remarks", ())),
+        diverged=found.get("diverged", False),
     )

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import dataclasses
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from hocket.core.data import Episode, Outcome
+import numpy as np
+
+from hocket.core.data import Array, Episode, Outcome
+from hocket.records.ledger.episodes import OUTCOMES, Episodes, Trials
 from hocket.results import stats
+from hocket.results.grouping import Grouping
 from hocket.results.tables import (
     UNDEFINED,
     ResultTable,
@@ -36,25 +41,51 @@ class Score:
     returns: stats.Mean
     """Undefined where the score is mixed or the episodes are of several suites: returns of unlike
     envs have no mean."""
+    progress: stats.Mean
+    """Of the episodes that told how far they came: shares of subgoals, or scores, 0 to 1."""
 
     @classmethod
     def of(
-        cls, episodes: Iterable[Episode], *, suite: str | None = None, task: str | None = None
+        cls,
+        some: Iterable[Episode],
+        rows: Array | None = None,
+        *,
+        suite: str | None = None,
+        task: str | None = None,
+        independent: bool = False,
     ) -> Score:
-        """The score of episodes, errors counted apart."""
-        everything = list(episodes)
-        ended = [e for e in everything if e.outcome is not Outcome.ERROR]
-        finished = sum(e.outcome is Outcome.FINISHED for e in ended)
-        unmixed = ended if finished in (0, len(ended)) else []
-        alike = unmixed if len({e.trial.suite for e in unmixed}) <= 1 else []
+        """The score of episodes, or of those in some `rows`, errors counted apart. Those of one
+        seed start alike, unless tasks are `independent`."""
+        episodes = Episodes.of(some)
+        known = episodes.columns
+        rows = np.arange(len(episodes)) if rows is None else rows
+        outcome = known["outcome"][rows]
+        ended = rows[outcome != _ERROR]
+        finished = int((outcome == _FINISHED).sum())
+        unmixed = ended if finished in (0, len(ended)) else ended[:0]
+        suites = {
+            episodes.trials.kinds[kind][0] for kind in np.unique(episodes.trials.kind[unmixed])
+        }
+        alike = unmixed if len(suites) <= 1 else ended[:0]
+        told, shared = rows[outcome != _FINISHED], (episodes.trials, independent)
+        far = ended[~np.isnan(known["progress"][ended])]
+        progress = _mean(known["progress"], far, *shared)
+        if progress.interval is not None:
+            within = stats.clipped(progress.interval, 0.0, 1.0)
+            progress = dataclasses.replace(progress, interval=within)
         return cls(
             suite=suite,
             task=task,
             n=len(ended),
             finished=finished,
-            success=stats.rate_of_tasks(_rates(everything)),
-            steps=stats.mean([e.steps for e in unmixed]),
-            returns=stats.mean([e.total_reward for e in alike]),
+            success=rate_of_trials(
+                _VALUE_OF[known["outcome"][told]],
+                *_tasks_and_seeds(episodes.trials, told),
+                independent=independent,
+            ),
+            steps=stats.mean(known["steps"][unmixed]),
+            returns=_mean(known["total_reward"], alike, *shared),
+            progress=progress,
         )
 
     @property
@@ -92,17 +123,71 @@ class Score:
             "mean_steps": self.steps.value,
             "mean_return": self.returns.value,
             "return_interval": bounds(self.returns.interval),
+            **(
+                {
+                    "progress": self.progress.value,
+                    "progress_interval": bounds(self.progress.interval),
+                    "progress_n": self.progress.n,
+                }
+                if self.progress.n
+                else {}
+            ),
         }
 
 
-def _rates(episodes: Sequence[Episode]) -> list[stats.Rate]:
-    """The success rate of each task among these episodes."""
-    counts: dict[tuple[str, str], Counter[Outcome]] = {}
-    for episode in episodes:
-        task = (episode.trial.suite, episode.trial.task)
-        counts.setdefault(task, Counter())[episode.outcome] += 1
-    won, lost, error = Outcome.SUCCESS, Outcome.FAILURE, Outcome.ERROR
-    return [stats.rate(of[won], of[won] + of[lost], errors=of[error]) for of in counts.values()]
+def rate_of_trials(
+    values: Array, tasks: Array, seeds: Array, *, independent: bool = False
+) -> stats.Rate:
+    """The success rate of trials of which each task counts once: 1 is a success, 0 a failure, NaN
+    an error. Where some start alike, the interval is that of as many trials as they are worth."""
+    is_judged = ~np.isnan(values)
+    counts = [
+        np.bincount(tasks, weights).astype(int).tolist()
+        for weights in (values == 1, is_judged, ~is_judged)
+    ]
+    found = stats.rate_of_tasks(
+        [stats.rate(won, n, errors=errors) for won, n, errors in zip(*counts, strict=True)]
+    )
+    if found.interval is None or found.value is None:
+        return found
+    grouping = Grouping.of(tasks[is_judged], seeds[is_judged], independent=independent)
+    if not grouping.is_shared:
+        return found
+    worth = grouping.effective(values[is_judged])
+    ours = stats.wilson(found.value * worth, worth)
+    assert ours is not None
+    low, high = ours.low, ours.high
+    if found.interval.method == stats.UNEVEN:
+        low, high = min(low, found.interval.low), max(high, found.interval.high)
+    shared = dataclasses.replace(ours, low=low, high=high, method=BY_SEED)
+    return dataclasses.replace(found, interval=shared)
+
+
+VALUES = {Outcome.SUCCESS: 1.0, Outcome.FAILURE: 0.0, Outcome.ERROR: math.nan}
+"""What a trial with this outcome counts in a rate; where there is nothing to succeed at, it is no
+part of it."""
+_VALUE_OF = np.array([VALUES.get(outcome, math.nan) for outcome in OUTCOMES])
+_ERROR, _FINISHED = OUTCOMES.index(Outcome.ERROR), OUTCOMES.index(Outcome.FINISHED)
+BY_SEED = "by seed"
+"""The method of intervals that allow for trials that start alike."""
+
+
+def _mean(column: Array, rows: Array, trials: Trials, independent: bool) -> stats.Mean:  # noqa: FBT001
+    """The mean of a column over some rows, with an interval that allows for starts that they
+    share."""
+    values = column[rows]
+    found = stats.mean(values)
+    if found.interval is None or found.value is None:
+        return found
+    grouping = Grouping.of(*_tasks_and_seeds(trials, rows), independent=independent)
+    if not grouping.is_shared:
+        return found
+    interval = stats.t_interval(found.value, *grouping.variance(values), level=found.interval.level)
+    return dataclasses.replace(found, interval=interval)
+
+
+def _tasks_and_seeds(trials: Trials, rows: Array) -> tuple[Array, Array]:
+    return np.unique(trials.kind[rows], return_inverse=True)[1], trials.seed[rows]
 
 
 def score_table(
@@ -156,6 +241,16 @@ _COLUMNS = (
         heading="95 % interval\nof return",
         cell=lambda score: interval_text(score.returns.interval, percents=False),
         wanted=lambda scores: scores[0].n > 0 and scores[0].n == scores[0].finished,
+    ),
+    _Column(
+        heading="progress",
+        cell=lambda score: percent(score.progress.value),
+        wanted=lambda scores: any(score.progress.n for score in scores),
+    ),
+    _Column(
+        heading="95 % interval\nof progress",
+        cell=lambda score: interval_text(score.progress.interval),
+        wanted=lambda scores: any(score.progress.n for score in scores),
     ),
     _Column(
         heading="mean\nsteps",

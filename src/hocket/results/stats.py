@@ -160,40 +160,16 @@ def mean(values: npt.ArrayLike, *, level: float = LEVEL) -> Mean:
     if n == 1:
         return Mean(n=1, value=centre, std=None, interval=None)
     std = float(data.std(ddof=1))
-    half = t_quantile(n - 1, level) * std / math.sqrt(n)
-    interval = Interval(low=centre - half, high=centre + half, level=level, method="t")
+    interval = t_interval(centre, std**2 / n, n - 1, level=level)
     return Mean(n=n, value=centre, std=std, interval=interval)
 
 
-def narrowing(
-    within: Array, n: Array, *, total_variance: float, weights: Array | None = None
-) -> float:
-    """How much narrower an interval is once tasks are fixed strata: a factor in (0, 1].
-
-    The square root of (variance within tasks) / (variance in all), tasks weighing by `weights`
-    (default: their n). `within` holds unbiased variances, nan where a task has one value, which
-    then counts with the whole variance. One pseudo-value of variance 1, the most that outcomes in
-    [-1, 1] can have, keeps a lucky run of constant tasks from claiming certainty.
-    """
-    if total_variance <= 0 or len(n) < 2:
-        return 1.0
-    w = n if weights is None else weights
-    filled = np.where(np.isnan(within), total_variance, within)
-    inside = float((w * filled).sum() / w.sum())
-    freedom = float(n.sum()) - len(n)
-    inside = (freedom * inside + 1.0) / (freedom + 1.0)
-    return math.sqrt(min(1.0, inside / total_variance))
-
-
-def scaled(interval: Interval, centre: float, factor: float, *, method: str) -> Interval:
-    """An interval whose distances from `centre` are `factor` times as long, never longer."""
-    factor = min(1.0, factor)
-    return Interval(
-        low=centre - factor * (centre - interval.low),
-        high=centre + factor * (interval.high - centre),
-        level=interval.level,
-        method=method if factor < 1 else interval.method,
-    )
+def t_interval(value: float, variance: float, freedom: int, *, level: float) -> Interval | None:
+    """The interval of an estimate with this variance; None where that is unknown."""
+    if freedom < 1 or not math.isfinite(value + variance):
+        return None
+    half = t_quantile(freedom, level) * math.sqrt(variance)
+    return Interval(low=value - half, high=value + half, level=level, method="t")
 
 
 def clipped(interval: Interval, low: float, high: float) -> Interval:
@@ -212,6 +188,13 @@ def groups(labels: Sequence[Hashable]) -> dict[Hashable, Array]:
     for index, label in enumerate(labels):
         found.setdefault(label, []).append(index)
     return {label: np.asarray(indices) for label, indices in found.items()}
+
+
+def rows_by(numbers: Array) -> dict[int, Array]:
+    """The rows of each number."""
+    order = np.argsort(numbers, kind="stable")
+    found, starts = np.unique(numbers[order], return_index=True)
+    return dict(zip(found.tolist(), np.split(order, starts[1:]), strict=False))
 
 
 @functools.cache
@@ -252,11 +235,6 @@ def _share_within(t: float, freedom: int) -> float:
     if not is_odd:
         return math.sin(angle) * terms
     return 2 / math.pi * (angle + (math.sin(angle) * math.cos(angle) * terms if freedom > 1 else 0))
-
-
-def t_ratio(freedom: int, level: float) -> float:
-    """How much longer t is than z: the price of a variance estimated with `freedom` degrees."""
-    return t_quantile(freedom, level) / normal_quantile(level) if freedom > 0 else math.inf
 
 
 def _check_counts(successes: float, n: float) -> None:

@@ -111,6 +111,14 @@ def interval_text(found: Interval | None, *, percents: bool = True) -> str:
     return f"[{number(found.low)}, {number(found.high)}]"
 
 
+def signed(value: float | None, *, percents: bool) -> str:
+    """A difference with its sign; that of rates is in percentage points."""
+    if value is None:
+        return UNDEFINED
+    text = f"{100 * abs(value):.1f}" if percents else number(abs(value))
+    return f"{'-' if value < 0 else '+'}{text}" if value else text
+
+
 def number(value: float | None) -> str:
     """A number as text with about four digits, whatever its size."""
     if value is None:

@@ -23,6 +23,7 @@ from hocket.engine.delays import MEASURED, Delays, sweep
 from hocket.errors import ConfigError, HocketError
 from hocket.records import run_file as run_config
 from hocket.runs.config import EvalConfig
+from hocket.runs.protocols import with_protocol
 from hocket.workers.env.factors import split_arms
 
 CLEAN = "clean"
@@ -76,7 +77,8 @@ def load_jobs(path: Path) -> Jobs:
         if not isinstance(settings or {}, dict):
             raise ConfigError(f"{path}: the run {name!r} must be settings, not {settings!r}.")
         try:
-            configs[str(name)] = EvalConfig.from_plain(_merged(shared, settings or {}))
+            own = with_protocol(_merged(shared, settings or {}))
+            configs[str(name)] = EvalConfig.from_plain(own)
         except HocketError as error:
             raise ConfigError(f"Run {name!r} of {path}: {error}") from error
     base = plain.get("base")

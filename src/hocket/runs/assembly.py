@@ -27,14 +27,15 @@ from hocket.core.contracts.env import TASK_AND_SEED, Suite, start_scheme
 from hocket.core.contracts.policy import Policy
 from hocket.core.contracts.recorder import Reader
 from hocket.core.contracts.runtime import Runtime, WorkerSpec
-from hocket.core.data import EnvSpec, PolicySpec, Ref, TaskInfo, Trial
+from hocket.core.data import Ref, Trial
+from hocket.core.specs import EnvSpec, PolicySpec, TaskInfo
 from hocket.engine.batches import BatchConfig, Batches
 from hocket.engine.chunk_rules import ChunkRule
 from hocket.engine.config import EngineConfig
 from hocket.engine.delay import ControlDelay, DelayPlan
 from hocket.engine.loop import Engine
 from hocket.engine.scheduling.scheduler import Scheduler, SchedulerConfig
-from hocket.errors import UnknownNameError, UsageError
+from hocket.errors import EnvError, UnknownNameError, UsageError
 from hocket.runs.policies import inference_of, load_policy
 from hocket.runs.probe import Probe, probe, retried
 from hocket.runs.subject import Subject
@@ -95,16 +96,21 @@ class Assembly:
         """`lanes` is what the user asked for: one lane runs in this process."""
         self.subject = subject
         self._lanes = lanes
+        self.why_lanes = ""
+        """Why so many were chosen, in a sentence, where that was left to us."""
         self._tasks: dict[str, Sequence[TaskInfo]] = {}
         self._warm: LocalRuntime | None = None
         """A runtime that was started in advance, until somebody takes it."""
         shares = plugins.share_settings("envs", subject.env, subject.env_config)
         self.suites = {name: Ref(name=name, config=shares[name]) for name in subject.env}
+        for name, share in shares.items():
+            if settle := getattr(plugins.find("envs", name).build, "settle", None):
+                self.suites[name] = Ref(name=name, config=settle(share))
 
     @functools.cached_property
     def is_batched(self) -> bool:
         """True if the lanes are rows of a batched simulator."""
-        return any(has_rows(name) for name in self.subject.env)
+        return any(map(has_rows, self.suites.values()))
 
     @functools.cached_property
     def has_rows_alone(self) -> bool:
@@ -122,7 +128,13 @@ class Assembly:
     def tasks_of(self, suite: str) -> Sequence[TaskInfo]:
         """The tasks of one suite."""
         if suite not in self._tasks:
-            self._tasks[suite] = self._find_tasks(suite)
+            found = self._find_tasks(suite)
+            names = [info.name for info in found]
+            if not names:
+                raise EnvError(f"{suite!r} has no tasks, so that there is nothing to run.")
+            if twice := sorted({name for name in names if names.count(name) > 1}):
+                raise EnvError(f"{suite!r} has several tasks called {twice[0]!r}: name them apart.")
+            self._tasks[suite] = found
         return self._tasks[suite]
 
     def _find_tasks(self, suite: str) -> Sequence[TaskInfo]:
@@ -138,7 +150,7 @@ class Assembly:
             try:
                 return found.tasks()
             except UnknownNameError:
-                if python is None and self._is_on_this_machine:
+                if python is None and self.is_on_this_machine:
                     raise  # Packages of another interpreter may know more names.
         spec = WorkerSpec(suites=self.suites, python=python)
 
@@ -152,27 +164,33 @@ class Assembly:
         return retried(ask)
 
     @property
-    def _is_on_this_machine(self) -> bool:
+    def is_on_this_machine(self) -> bool:
         """True if workers are processes beside this one, with the packages that are here."""
         return self.subject.runtime in ("auto", "inline", "local")
 
     def plan(self, seed: int, episodes: int) -> list[Trial]:
-        """The trials of `episodes` seeds from `seed` on, seed by seed, with all tasks of each."""
-        tasks = [(suite, info.name) for suite, infos in self.tasks().items() for info in infos]
-        return [
-            Trial(suite=suite, task=task, seed=seed + i)
+        """The trials of `episodes` seeds from `seed` on, seed by seed, with all tasks of each
+        that have such a start."""
+        tasks = [(suite, info) for suite, infos in self.tasks().items() for info in infos]
+        planned = [
+            Trial(suite=suite, task=info.name, seed=seed + i)
             for i in range(episodes)
-            for suite, task in tasks
+            for suite, info in tasks
+            if info.starts is None or seed + i < info.starts
         ]
+        if not planned:
+            most = max(info.starts or 0 for _, info in tasks)
+            raise UsageError(f"--seed {seed}: the tasks have starts 0 to {most - 1}.")
+        return planned
 
     def has_independent_starts(self) -> bool:
         """True if trials of one seed start independently of each other: every suite says so of its
         tasks, under the scheme that makes it true, and no task stands in two suites."""
         suites = [plugins.find("envs", name).build for name in self.subject.env]
-        scheme = start_scheme(self.subject.env_config.get("start_scheme", TASK_AND_SEED))
-        if not scheme.is_independent or not all(
-            getattr(suite, "independent_starts", False) for suite in suites
-        ):
+        if not all(getattr(suite, "independent_starts", False) for suite in suites):
+            return False
+        name = self.subject.env_config.get("start_scheme", TASK_AND_SEED)
+        if not start_scheme(name).is_independent:
             return False
         names = [info.name for infos in self.tasks().values() for info in infos]
         return len(set(names)) == len(names)
@@ -180,7 +198,7 @@ class Assembly:
     def require_envs(self) -> None:
         """Raise where an env's library or its data is not at hand, rather than in each worker.
         What there is in a container or on another machine, only its workers know."""
-        if not self._is_on_this_machine:
+        if not self.is_on_this_machine:
             return
         python = self.subject.env_python
         for name in self.subject.env:
@@ -262,13 +280,14 @@ class Assembly:
             return self._lanes
         if self.is_batched:
             return min(ROWS, episodes)
-        return self.probe(policy, trial, replan=replan, fits=fits).lanes(
+        count, self.why_lanes = self.probe(policy, trial, replan=replan, fits=fits).lanes(
             cores=machine.cores(),
             memory=machine.memory_bytes(),
             trials=episodes,
             policy=policy,
             alone=alone,
         )
+        return count
 
     def probe(
         self,
@@ -285,7 +304,14 @@ class Assembly:
             runtime = self.runtime() if self._warm is None else Lent(self._warm)
             with awaiting(f"one chunk of {trial.task}, to see how many lanes pay"):
                 return probe(
-                    runtime, worker, policy, trial, replan=replan, fits=fits, timeout_s=timeout_s
+                    runtime,
+                    worker,
+                    policy,
+                    trial,
+                    name=self.subject.policy,
+                    replan=replan,
+                    fits=fits,
+                    timeout_s=timeout_s,
                 )
 
         return retried(look)

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from hocket.core.contracts.runtime import Factor
+from hocket.core.settings import check_at_least
 from hocket.errors import ConfigError
-from hocket.runs.subject import Subject, check_at_least
+from hocket.runs.subject import Subject
 from hocket.workers.env.factors import parse_factors
 
 _LAST_SEED = 1 << 63
@@ -19,6 +20,10 @@ _LAST_SEED = 1 << 63
 class EvalConfig(Subject):
     """Everything that an evaluation is; saved with the run, and enough to run it again."""
 
+    protocol: str = ""
+    """Run a benchmark as its authors do: libero, metaworld-mt50, metaworld-mt10,
+    simpler-widowx-ms3, or a file of your own, my_protocol.yaml. It sets env, episodes, starts,
+    limits, settings and replan; what flags set otherwise is told (docs/protocols.md)."""
     episodes: int = 10
     """Trials of each task. All that are planned are run and counted."""
     seed: int = 0
@@ -78,23 +83,29 @@ class EvalConfig(Subject):
     """With --until decided: the run folder to compare with, which has run the same trials."""
     alpha: float = 0.05
     """With --until decided: how often it may decide where there is no difference."""
-    record: Literal["none", "numbers", "full"] = "numbers"
+    record: Literal["none", "numbers", "data", "full"] = "numbers"
     """What is kept of each step in the run folder. numbers: action, reward, state and the
     simulator's own state, from which video can be made later. full: every camera's picture too,
-    without loss, as datasets need them."""
+    without loss, as datasets need them. data: pictures where states cannot give them back."""
     keep_errors: int = 20
     """Of how many attempts that end in an error the run folder keeps what was recorded up to then:
     steps, states, video. They are shown under errors, and count in no statistic."""
     video: str = "few"
-    """Which episodes get a video. few: up to three failures and one success of each task; first:N:
-    the first N trials of each task. Where the env's states are kept they are filmed after the
-    result is told, which Ctrl-C may end without loss, and `hocket video` can film more later;
-    other envs are filmed while they run."""
+    """Which episodes get a video. few: up to three failures, one success and one crash of each kind
+    of each task; first:N: the first N trials of each task. Where the env's states are kept they are
+    filmed after the result is told, which Ctrl-C may end without loss, and `hocket video` can film
+    more later; other envs are filmed while they run."""
     video_quality: Literal["look", "full"] = "look"
     """How what is filmed after the run is rendered. look leaves out what costs much and tells
     people little (MuJoCo's shadows, reflections and multisampling); full is what policies see."""
+    video_mb: float = 2000.0
+    """Megabytes that the films of a run may have that are made while it runs; films for which
+    nothing is left are not kept, which is told."""
     video_overlay: bool = False
     """Burn the task, the step and the outcome into videos."""
+    json_episodes: bool = False
+    """List the episodes in report.json however many there are. Without it, above 1,000, they are in
+    episodes.parquet beside it, a row each."""
 
     rtc_config: Mapping[str, Any] = field(default_factory=dict)
     """Settings of --method rtc."""

@@ -99,7 +99,8 @@ class Decider:
                 return
             self._complete += 1
             ours = [self._ended[trial.id] for trial in trials]
-            self._runs.see(ours, [self._baseline[trial.id] for trial in trials])
+            theirs = [self._baseline[trial.id].outcome for trial in trials]
+            self._runs.see([episode.outcome for episode in ours], theirs)
             if not self._is_undecided():
                 self._keep(self.decision)
 

@@ -9,9 +9,11 @@ from typing import Any, Protocol
 
 from hocket.core.contracts.recorder import Reader
 from hocket.core.data import Episode, Exactness, Ref, Trial
+from hocket.core.specs import EnvSpec
 from hocket.records.folder import RunFolder
 from hocket.records.ledger.ledger import Ledger
 from hocket.records.ledger.writer import ReceivesFiles, RowRecorder
+from hocket.records.program import Known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -30,6 +32,14 @@ class Keeping:
     """Takes who makes rows of chunks; None where none are kept."""
     receivers: Mapping[str, ReceivesFiles] = field(default_factory=dict)
     """Who takes the bytes of files instead of the files, by the files' names."""
+    programs: Sequence[Known] = ()
+    """What the episodes that count depend on: sites are held to one of these."""
+    specs: Mapping[tuple[str, str], EnvSpec] = field(default_factory=dict)
+    """What the envs of those episodes were, by suite and task."""
+    begin_leg: Callable[[str], int | None] = lambda _: None
+    """Begins the leg of a site with this name, and gives its number."""
+    describe_leg: Callable[[Any, Known], None] = lambda *_: None
+    """Keeps what a leg depends on."""
     committed: Callable[[], float] = lambda: math.inf
     """Counts the episodes that are durable, in the order in which readers were told of them."""
     forget: Callable[[Trial, int], None] = lambda *_: None
@@ -45,6 +55,10 @@ class Keeping:
             standing=ledger.unsettled(),
             facts=ledger.meta(),
             leg=ledger.leg,
+            programs=[leg.provenance for leg in ledger.legs() if leg.provenance],
+            specs=ledger.specs(),
+            begin_leg=ledger.begin_leg,
+            describe_leg=ledger.describe_leg,
             attach=ledger.attach,
             receivers=ledger.receivers,
             committed=lambda: ledger.committed,
@@ -86,6 +100,8 @@ class Work:
     """What sites do, as in the protocol's Welcome."""
     start: Mapping[str, Any] = field(default_factory=dict)
     """What else sites must know."""
+    mixed: bool = False
+    """True if sites may run another program than that of the folder."""
     in_order: bool = False
     """True if trials are begun as they were planned."""
     at_once: int = 0

@@ -29,8 +29,9 @@ from hocket.runs.arms import Jobs, folder_of
 from hocket.runs.config import EvalConfig
 from hocket.runs.elsewhere import Elsewhere
 from hocket.runs.policies import require_policy
+from hocket.runs.protocols import with_protocol
 from hocket.runs.run import Run
-from hocket.workers.fleet import Fleets
+from hocket.workers.lending import Fleets
 
 
 def evaluate(
@@ -54,17 +55,23 @@ def evaluate(
             f"{script} calls hocket.evaluate while a worker imports it, to find an env in it. Put "
             f"the call below `if __name__ == '__main__':`."
         )
-    names = (env,) if isinstance(env, str) or callable(env) else tuple(env)
+    given: Any = env
+    is_one = isinstance(env, str) or callable(env) or hasattr(env, "step")
+    if not is_one and not isinstance(given, (list, tuple)):
+        raise UsageError(
+            f"env is a {type(given).__name__}: give a name, a class or function that makes an env, "
+            f"or a list of them."
+        )
+    names = (given,) if is_one else tuple(given)
     is_here = settings.get("lanes") == 1 and settings.get("env_python") is None
-    config = EvalConfig.from_plain(
-        {
-            "env": tuple(
-                name if isinstance(name, str) else name_of(name, is_here=is_here) for name in names
-            ),
-            "policy": policy if isinstance(policy, str) else _class_name(type(policy)),
-            **settings,
-        }
-    )
+    given = {
+        "env": tuple(
+            name if isinstance(name, str) else name_of(name, is_here=is_here) for name in names
+        ),
+        "policy": policy if isinstance(policy, str) else _class_name(policy),
+        **settings,
+    }
+    config = EvalConfig.from_plain(with_protocol(given))
     live = None if isinstance(policy, str) else require_policy(policy, config.policy)
     with contextlib.ExitStack() as stack:
         shown = open_progress(wanted=progress)
@@ -78,6 +85,11 @@ def name_of(factory: Callable[..., Any], *, is_here: bool = False) -> str:
     """A name under which workers find an env factory: `module:attr`, or `file.py:attr` for one of
     the running script. One of a notebook is found in this process alone, where `is_here` says that
     the env runs; an error says what else to do."""
+    if hasattr(factory, "step") and not isinstance(factory, type):
+        raise UsageError(
+            f"env is an instance of {type(factory).__name__}, and each worker makes an env of its "
+            f"own: give the class or a function that makes one, as in env={type(factory).__name__}."
+        )
     module, path = getattr(factory, "__module__", None), getattr(factory, "__qualname__", "<")
     if module is not None and module != "__main__" and "<" not in path:
         return f"{module}:{path}"
@@ -97,10 +109,16 @@ def name_of(factory: Callable[..., Any], *, is_here: bool = False) -> str:
 
 
 def resume(
-    folder: str | Path, *, policy: Policy | None = None, readers: Sequence[Reader] = ()
+    folder: str | Path,
+    *,
+    policy: Policy | None = None,
+    readers: Sequence[Reader] = (),
+    allow_changes: bool = False,
 ) -> Report:
-    """Finish a run that was interrupted, whatever ended it; a finished one is only reported."""
-    with Run.open(Path(folder)) as run:
+    """Finish a run that was interrupted, whatever ended it; a finished one is only reported. Where
+    code, packages, weights or other files are not what they were it is refused; `allow_changes`
+    lets them differ, and the report then tells which episodes are of what."""
+    with Run.open(Path(folder), allow_changes=allow_changes) as run:
         return run.finish(policy=policy, readers=readers)
 
 
@@ -170,5 +188,7 @@ def open_run(config: EvalConfig, folder: Path) -> Run:
     return run
 
 
-def _class_name(kind: type) -> str:
+def _class_name(policy: object) -> str:
+    """The name of the policy's class, or of a class or function that was given for a policy."""
+    kind: Any = policy if hasattr(policy, "__qualname__") else type(policy)
     return f"{kind.__module__}:{kind.__qualname__}"

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
 from hocket.core import plugins
 from hocket.core.contracts.policy import Policy, Replicas, Sessions
-from hocket.core.data import PolicySpec
-from hocket.core.modules import places_of
+from hocket.core.specs import PolicySpec
 from hocket.engine.inferring.deadline import InferDeadline
 from hocket.engine.inferring.inference import Inference
+from hocket.engine.inferring.policy_thread import words
 from hocket.errors import HocketError, PolicyError, UsageError
 from hocket.runs.subject import Subject
+from hocket.system.accounts import account
 from hocket.system.waits import awaiting
+
+_LOG = logging.getLogger(__name__)
 
 
 def load_policy(subject: Subject) -> Policy:
@@ -22,27 +26,48 @@ def load_policy(subject: Subject) -> Policy:
     if subject.policy_python is not None:
         name = f"sidecar:{name}"
         settings = {"python": subject.policy_python, "config": dict(settings)}
+    require_files(subject)
     with awaiting(f"the policy {subject.policy} to load"):
         built = require_policy(build_policy(name, settings), subject.policy)
         _ = built.spec  # a policy over the wire connects here
     return built
 
 
+def close_policy(policy: Policy, name: str) -> None:
+    """Close a policy that is done with; where that fails it is told and nothing else."""
+    try:
+        with words():
+            policy.close()
+    except HocketError as exc:
+        _LOG.warning("Policy %r was not closed: %s", name, exc)
+
+
+def require_files(subject: Subject) -> None:
+    """Raise where a policy's checkpoint is not at hand, before an interpreter is started for it."""
+    if not plugins.is_plain("policies", subject.policy):
+        adapter = plugins.find("policies", subject.policy)
+        if (require_data := getattr(adapter.build, "require_data", None)) is not None:
+            require_data(adapter.argument)
+
+
 def build_policy(name: str, settings: Mapping[str, Any]) -> Any:
     """The policy of a name; what its maker raises comes as PolicyError, with the maker's lines."""
     try:
         return plugins.build("policies", name, settings)
-    except HocketError:
+    except (HocketError, KeyboardInterrupt):
         raise
-    except Exception as exc:
-        raise PolicyError(
-            f"Policy {name!r} cannot be made: {type(exc).__name__}: {exc}{places_of(exc)}"
-        ) from exc
+    except BaseException as exc:
+        raise PolicyError(f"Policy {name!r} cannot be made: {account(exc)}") from exc
 
 
 def require_policy(policy: Any, name: str) -> Policy:
     """The object itself, where it has the outline of a policy; an error says what it lacks."""
-    spec = getattr(policy, "spec", None)
+    plugins.refuse_answering(policy)
+    if isinstance(policy, type):
+        raise PolicyError(f"{name!r} is a class: give an object, {policy.__name__}(...).")
+    with words():
+        # What a property raises is not that it lacks one.
+        spec = policy.spec if hasattr(type(policy), "spec") else getattr(policy, "spec", None)
     lacks = [] if isinstance(spec, PolicySpec) else ["`spec`, a hocket.PolicySpec"]
     lacks += [
         f"the method `{method}`"
@@ -50,9 +75,15 @@ def require_policy(policy: Any, name: str) -> Policy:
         if not callable(getattr(policy, method.partition("(")[0], None))
     ]
     if lacks:
+        advice = "hocket.testing.check_policy(policy) tests the whole contract."
+        if any(cls.__module__.startswith("torch.") for cls in type(policy).__mro__):
+            advice = (
+                f"A torch module becomes one as torch:{name}, or as an object by "
+                "hocket.adapters.policies.torch.TorchPolicy(module, chunk_length=...)."
+            )
         raise PolicyError(
             f"{name!r} is no policy: {type(policy).__name__!r} lacks {' and '.join(lacks)}. "
-            "hocket.testing.check_policy(policy) tests the whole contract."
+            f"{advice}"
         )
     found: Policy = policy
     return found

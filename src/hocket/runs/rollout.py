@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from hocket.core.contracts.policy import Continues, Policy, Reconnects
 from hocket.core.contracts.recorder import Reader
-from hocket.core.data import EnvSpec, Exactness, Trial
+from hocket.core.data import Exactness, Trial
+from hocket.core.specs import EnvSpec
 from hocket.engine.batches import BatchConfig
 from hocket.engine.chunk_rules import make_rule
 from hocket.engine.config import EngineConfig
 from hocket.engine.delay import CONTINUES, DelayPlan
 from hocket.engine.delays import MEASURED, Delays
-from hocket.engine.inferring.policy_thread import keeps_state
+from hocket.engine.inferring.policy_thread import keeps_state, words
 from hocket.engine.loop import Engine
-from hocket.errors import ConfigError, SpecMismatchError, UsageError
+from hocket.errors import ConfigError, PolicyError, SpecMismatchError, UsageError
 from hocket.runs.assembly import NOTHING_RECORDED, Assembly, EnginePlan, Recording
 from hocket.runs.config import EvalConfig
 from hocket.runs.probe import check_specs
-from hocket.workers.fleet import FleetConfig, Fleets
+from hocket.workers.fleet import FleetConfig
+from hocket.workers.lending import Fleets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -50,7 +52,7 @@ class Rollout:
             trial,
             episodes,
             replan=config.replan,
-            fits=_refuse_misfits(policy),
+            fits=_refuse_misfits(config.policy, policy),
             alone=batching.alone,
         )
         return cls(
@@ -109,7 +111,7 @@ class Rollout:
             batching=self.batching,
             timing=self.timing,
             infer_timeout_s=config.infer_timeout_s,
-            fits=_refuse_misfits(policy, self.timing) if check else lambda _: None,
+            fits=_refuse_misfits(config.policy, policy, self.timing) if check else lambda _: None,
         )
         with self.assembly.engine(policy, fleet, plan, readers, recording) as engine:
             yield engine
@@ -123,12 +125,14 @@ def _batching(config: EvalConfig, policy: Policy) -> BatchConfig:
     return BatchConfig(alone=alone, checks=checks)
 
 
-def _refuse_misfits(policy: Policy, timing: DelayPlan | None = None) -> Callable[[EnvSpec], None]:
+def _refuse_misfits(
+    name: str, policy: Policy, timing: DelayPlan | None = None
+) -> Callable[[EnvSpec], None]:
     def fits(spec: EnvSpec) -> None:
         if timing is not None:
             timing.fits(spec)
             timing.check(policy.spec.chunk_length, spec.task.control_rate)
-        problems = check_specs(policy.spec, spec)
+        problems = check_specs(policy.spec, spec, name)
         if problems:
             raise SpecMismatchError(
                 f"Env task {spec.task.name!r} and the policy do not fit: {' '.join(problems)} "
@@ -174,12 +178,18 @@ def _timing_of(config: EvalConfig, policy: Policy) -> DelayPlan | None:
     if timing.delays.unit == "steps":  # Others are checked once an env tells its control rate.
         timing.check(length, None)
     if method in CONTINUES and isinstance(policy, Continues):
-        policy.continue_by(method, config.rtc_config)
+        with words():
+            policy.continue_by(method, config.rtc_config)
     return timing
 
 
 def _check_continues(policy: Policy, method: str, name: str) -> None:
     known = policy.continuations if isinstance(policy, Continues) else ()
+    if not isinstance(known, Collection):
+        raise PolicyError(
+            f"continuations of policy {name!r} is a {type(known).__name__}; it is read as a value, "
+            "such as ('prefix',): make it an attribute or a @property."
+        )
     if not isinstance(policy, Continues) or method not in known:
         raise UsageError(
             f"Policy {name!r} cannot continue a chunk by --method {method}"

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin,
 from hocket.core import plugins
 from hocket.core.contracts.runtime import Factor
 from hocket.errors import ConfigError
+from hocket.workers.variables import refuse_secret_settings, refuse_secrets
 
 SubjectT = TypeVar("SubjectT", bound="Subject")
 _SILENT = (
@@ -21,6 +22,7 @@ _SILENT = (
     "method",
     "first_chunk",
     "rtc_config",
+    "protocol",
 )
 """Fields that no run file mentions unless they were set: they say where and how long, not what, or
 what most runs leave alone."""
@@ -41,7 +43,7 @@ class Subject:
     env: tuple[str, ...]
     """What to run in: metaworld:mt10 (a suite), metaworld:reach-v3 (one task), libero:spatial,
     gym:ANY-ID, mjx:push (batched), or your own as my_envs.py:Env or package.module:factory.
-    isaaclab:TASK and maniskill:TASK are there too, but were never run on the real simulators.
+    simpler:widowx, maniskill:ANY-ID, robosuite:Lift and isaaclab:MODULE:make need a venv of theirs.
     Several, separated by commas, make one run."""
     policy: str
     """What decides: reference (bundled), metaworld-expert, random, zero, lerobot:FOLDER or
@@ -82,6 +84,9 @@ class Subject:
             raise ConfigError(f"An env is named twice in {', '.join(self.env)}.")
         if self.start_timeout_s <= 0:
             raise ConfigError(f"start_timeout_s is {self.start_timeout_s}; it must be above 0.")
+        for name in ("env", "options"):
+            refuse_secrets(self.runtime_config.get(name, ()))
+        refuse_secret_settings([*self.env, self.policy, self.env_config, self.policy_config])
         if self.runtime == "auto" and self.runtime_config:
             raise ConfigError("Settings of a runtime need its name: give --runtime too.")
 
@@ -126,14 +131,6 @@ class Subject:
             return cls(**values)
         except TypeError as exc:
             raise ConfigError(f"The configuration is wrong: {exc}") from exc
-
-
-def check_at_least(settings: object, **lowest: int) -> None:
-    """Refuse numbers that are below the lowest value given for their name."""
-    for name, low in lowest.items():
-        value = getattr(settings, name)
-        if isinstance(value, (int, float)) and value < low:
-            raise ConfigError(f"{name} is {value}; it must be at least {low}.")
 
 
 def _plain(value: Any) -> Any:

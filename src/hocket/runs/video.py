@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from hocket.core.data import EnvSpec, Episode, Outcome, Ref, Trial
-from hocket.core.events import ChunksExecuted, EpisodeFilmed, Event, Noted, SpecLearned
+from hocket.core.data import Episode, Outcome, Ref, Trial
+from hocket.core.events import EpisodeFilmed, Event, Noted
 from hocket.core.plugins import did_you_mean
+from hocket.core.specs import EnvSpec
 from hocket.errors import MissingExtraError, UnknownNameError
 from hocket.records.evidence import Evidence
 from hocket.records.folder import RunFolder
-from hocket.records.state_rows import KeptStates
+from hocket.records.ledger.ledger import Ledger
+from hocket.records.state_rows import KeptStates, StateRows
+from hocket.records.step_rows import StepRows
+from hocket.records.video.films import VideoPlan
 from hocket.records.video.rerender import Rendered, RenderJob, VideoWorkers
 from hocket.records.video.selection import VideoSelection
 from hocket.runs.assembly import Assembly, examine_python
@@ -22,9 +25,9 @@ from hocket.runs.config import EvalConfig
 from hocket.system import machine
 from hocket.system.durable import TEMPORARY
 from hocket.workers.fleet import Borrowed, Fleet
-from hocket.workers.sinks.encoder import UNTIMED_RATE, Quality, require_encoder
+from hocket.workers.sinks.encoder import Quality, require_encoder
 from hocket.workers.sinks.states import FILE, load_states
-from hocket.workers.sinks.video import file_name, is_rendered_later, rerender_record, videos_in
+from hocket.workers.sinks.video import file_name, rerender_record, videos_in
 
 _DEFAULT_VIDEO = EvalConfig.__dataclass_fields__["video"].default
 
@@ -69,7 +72,7 @@ class RenderPlan:
     there: tuple[Episode, ...]
     """Those that have what was asked for."""
     lost: tuple[Episode, ...]
-    """Those without states: their env cannot be shown again, or nothing was recorded."""
+    """Those that cannot be shown again: their env cannot be, or nothing was recorded."""
 
 
 def sinks_of(config: EvalConfig, assembly: Assembly) -> tuple[Ref, ...]:
@@ -80,16 +83,34 @@ def sinks_of(config: EvalConfig, assembly: Assembly) -> tuple[Ref, ...]:
     if keeps_numbers:
         # Where everything is to be kept, what cannot be shown again is observed while it runs.
         every = not assembly.is_batched or assembly.has_rows_alone
-        is_full = config.record == "full"
-        settings = {"every_step": every, "largest": None} if is_full else {}
+        settings = {"every_step": every, "largest": None} if _keeps_pictures(config) else {}
         sinks.append(Ref(name="steps", config=settings))
     if keeps_numbers or has_video:
         sinks.append(Ref(name="states", config={"only_with_video": not keeps_numbers}))
     if has_video:
         sinks.append(_video_sink(RenderConfig(overlay=config.video_overlay)))
-    if config.record == "full":
+    if _keeps_pictures(config):
         sinks.append(_video_sink(RenderConfig(images=True)))
     return tuple(sinks)
+
+
+def _keeps_pictures(config: EvalConfig) -> bool:
+    """True if the pictures of envs that cannot be shown again are kept while they run."""
+    return config.record in ("data", "full")
+
+
+def recorded_by(config: EvalConfig, trials: Sequence[Trial], ledger: Ledger) -> VideoPlan:
+    """What says what the sinks record of each attempt; what they leave becomes rows."""
+    for recorder in (StepRows, StateRows):
+        ledger.attach(recorder(ledger.folder.root))
+    return VideoPlan(
+        VideoSelection.parse(config.video),
+        trials,
+        images=_keeps_pictures(config),
+        ledger=ledger,
+        room_mb=config.video_mb,
+        errors=config.keep_errors,
+    )
 
 
 def without_impossible_video(config: EvalConfig, tell: Callable[[Event], None]) -> EvalConfig:
@@ -126,7 +147,7 @@ def plan_render(folder: RunFolder, episodes: Iterable[Episode], config: RenderCo
     for episode in episodes:
         if not config.again and _is_there(folder, episode, config):
             there.append(episode)
-        elif episode.outcome is Outcome.ERROR or not kept.has(episode):
+        elif episode.outcome is Outcome.ERROR or not kept.can_show(episode):
             lost.append(episode)
         else:
             quality = "full" if config.images else config.quality
@@ -196,11 +217,11 @@ def error_jobs(run: EvalConfig, folder: RunFolder, evidence: Sequence[Evidence])
     videos are wanted at all."""
     if VideoSelection.parse(run.video).kind == "none":
         return []
-    jobs = []
+    jobs, kept = [], KeptStates(folder)
     for each in evidence:
         episode = each.episode(folder)
         place = folder.attempt(each.trial, each.attempt)
-        if episode is not None and not videos_in(place):
+        if episode is not None and kept.can_show(episode) and not videos_in(place):
             record = rerender_record(episode, quality=run.video_quality)
             record["folder"] = str(folder.root)
             states = functools.partial(load_states, place / FILE)
@@ -278,73 +299,3 @@ def _is_there(folder: RunFolder, episode: Episode, config: RenderConfig) -> bool
         names = [file_name(camera, lossless=config.images) for camera in config.cameras]
         return all((attempt / name).is_file() for name in names)
     return bool(videos_in(attempt, lossless=config.images))
-
-
-class FilmNotes:
-    """A reader that gathers what the user should know of a run's videos: what those cost that were
-    made in line, where envs cannot be shown again, and which have no rate of their own."""
-
-    def __init__(self, has_video: Callable[[Trial, int], Mapping[str, Any]]) -> None:
-        """`has_video` is empty for attempts without a video, as a VideoPlan is."""
-        self._has_video = has_video
-        self._in_line: dict[tuple[str, str], bool] = {}
-        """Tasks with videos made in line, and whether they are observed at every step anyway."""
-        self._untimed: dict[tuple[str, str], bool] = {}
-        """Tasks whose env does not say its control rate, and whether they were filmed."""
-        self._trials: set[str] = set()
-        self._seconds = 0.0
-
-    @property
-    def hears(self) -> Collection[type[Event]]:
-        """Of chunks only once an env was learned of that they cost something."""
-        return (SpecLearned, ChunksExecuted) if self._in_line or self._untimed else (SpecLearned,)
-
-    def on(self, event: Event) -> None:
-        if isinstance(event, SpecLearned) and event.spec.cameras:
-            spec = event.spec
-            task = (event.suite, spec.task.name)
-            if not is_rendered_later(spec.abilities):
-                self._in_line[task] = "deferred" not in spec.abilities
-            if not spec.task.control_rate:
-                self._untimed[task] = False
-        elif isinstance(event, ChunksExecuted) and (self._in_line or self._untimed):
-            rows = zip(event.trials, event.attempts, event.observed, strict=True)
-            for trial, attempt, seconds in rows:
-                self._count(trial, attempt, seconds)
-
-    def _count(self, trial: Trial, attempt: int, seconds: float) -> None:
-        task = (trial.suite, trial.task)
-        if not (task in self._in_line or task in self._untimed):
-            return
-        if set(self._has_video(trial, attempt).values()) <= {"later"}:
-            return
-        if task in self._in_line:
-            self._trials.add(trial.id)
-            self._seconds += seconds
-        if task in self._untimed:
-            self._untimed[task] = True
-
-    def close(self) -> None: ...
-
-    @property
-    def notes(self) -> list[str]:
-        """The sentences for the user; none where there is nothing to tell."""
-        notes = [] if not self._trials else [self._cost]
-        untimed = sorted(task for (_, task), is_filmed in self._untimed.items() if is_filmed)
-        if untimed:
-            notes.append(
-                f"{', '.join(untimed)} does not say how fast it is controlled (`control_rate`, or "
-                f"metadata['render_fps']): its videos show {UNTIMED_RATE:g} steps a second."
-            )
-        return notes
-
-    @property
-    def _cost(self) -> str:
-        tasks = ", ".join(sorted(task for _, task in self._in_line))
-        cost = f"observing them took the workers {self._seconds:.1f} s"
-        if all(self._in_line.values()):
-            cost += ", beside what their steps render anyway"
-        return (
-            f"{len(self._trials)} episodes were filmed while they ran, since {tasks} cannot be "
-            f"shown again from stored states; {cost}."
-        )

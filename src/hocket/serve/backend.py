@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import itertools
 import logging
+import math
 import secrets
 import time
 from collections.abc import Mapping, Sequence
@@ -18,21 +19,13 @@ from hocket.adapters.policies.openpi.protocol import EXTENSION, Announcement, an
 from hocket.adapters.policies.openpi.shared import this_machine
 from hocket.core.codec import pack
 from hocket.core.contracts.policy import Binds, Continues, Policy, Sessions
-from hocket.core.data import (
-    ActionSpec,
-    ArraySpec,
-    EnvSpec,
-    Observation,
-    PolicySpec,
-    Row,
-    TaskInfo,
-    Trial,
-)
+from hocket.core.data import Observation, Row, Trial
+from hocket.core.specs import ActionSpec, ArraySpec, EnvSpec, PolicySpec, TaskInfo
 from hocket.engine.inferring.deadline import InferDeadline
-from hocket.errors import HocketError, ObservationError, PolicyError, WireError
-from hocket.serve.batching import Batcher, Served
-from hocket.serve.clients import Caller, Client, Clients
-from hocket.serve.frames import FrameReader, frame_limits, most_bytes
+from hocket.errors import ChunkValueError, HocketError, ObservationError, PolicyError, WireError
+from hocket.serve.batching import Batcher, Served, TooLate
+from hocket.serve.clients import VLLM_OMNI, Caller, Client, Clients
+from hocket.serve.frames import FrameReader, frame_limits, most_bytes, unpack_map
 from hocket.serve.metrics import Metrics
 from hocket.serve.requests import (
     ExtendedRequest,
@@ -60,7 +53,9 @@ class Backend(Protocol):
         """Get ready, and return the metadata."""
         ...
 
-    async def answer(self, caller: Caller, frame: bytes) -> bytes: ...
+    async def answer(self, caller: Caller, frame: bytes) -> bytes | None:
+        """The reply; None where there is none."""
+        ...
 
     def leave(self, caller: Caller) -> None: ...
 
@@ -137,15 +132,28 @@ class PolicyBackend:
         )
         return {**self._options.metadata, EXTENSION: announce(announcement)}
 
-    async def answer(self, caller: Caller, frame: bytes) -> bytes:
+    async def answer(self, caller: Caller, frame: bytes) -> bytes | None:
         began = time.perf_counter()
-        request = await self._frames.read(frame, self._requests.parse)
-        if isinstance(request, StockRequest):
+        request = await self._frames.read(frame, self._read)
+        reply: Any
+        if request is None:
+            self.leave(caller)
+            caller.asked = 0  # its next row begins an attempt
+            reply = {"status": "reset successful"}
+        elif isinstance(request, StockRequest):
             reply = await self._answer_stock(caller, request, began)
+            if caller.dialect == VLLM_OMNI:
+                told = {"type": "error", "message": reply.get("error")}
+                reply = reply.get("actions", told)
         else:
             reply = await self._answer_extended(caller, request, began)
         caller.sent_at = time.perf_counter()
         return pack(reply)
+
+    def _read(self, frame: bytes) -> StockRequest | ExtendedRequest | None:
+        """A request; None where an attempt ends, which vLLM-Omni's clients say."""
+        asked = unpack_map(frame)
+        return None if asked.get("endpoint") == "reset" else self._requests.parse(asked)
 
     def leave(self, caller: Caller) -> None:
         """Drop what the caller waits for, and its sessions. Twice is safe."""
@@ -174,18 +182,38 @@ class PolicyBackend:
         row = self._row(caller, self._options.prompt if prompt is None else prompt)
         if self._is_stateful:
             caller.sessions.add(row.session)
-        (served,) = await self._infer(caller, [row.session], [row], [request.view])
-        if served.chunk is None:
-            raise served.error or AssertionError("neither chunk nor error")
+        rows = [replace(row, noise_seed=seed) for seed in request.seeds] or [row]
+        if len(rows) > 1 and self._is_stateful:
+            raise ObservationError("A policy that keeps state takes one 'seed' at a time.")
+        count = len(rows)
+        views, names = [request.view] * count, [row.session] * count
+        try:
+            found = await self._infer(caller, names, rows, views, request.within_s)
+        except TooLate as exc:  # a robot that asks in time the next time keeps its connection
+            self._metrics.errors["TooLate"] += 1
+            return {"error": str(exc), "expected_ms": exc.expected_ms}
+        chunks = []
+        for one in found:
+            if one.chunk is None:
+                raise one.error or AssertionError("neither chunk nor error")
+            chunks.append(one.chunk.actions)
+        served, chunk = found[0], found[0].chunk
+        actions = np.stack(chunks) if request.is_many else chunks[0]
+        if chunk is None or not np.isfinite(actions).all():
+            # A robot may do anything with them; a client of hocket's knows what they mean.
+            raise ChunkValueError(
+                "The policy answered with NaN or infinite actions, which are not sent on. Look at "
+                "the observation."
+            )
         timing = {"infer_ms": 1e3 * (time.perf_counter() - began)}
         if caller.sent_at is not None:
             timing["prev_total_ms"] = 1e3 * (began - caller.sent_at)
-        self._metrics.answered(1, time.perf_counter() - began)
+        self._metrics.answered(count, time.perf_counter() - began)
         return {
-            "actions": served.chunk.actions,
+            "actions": actions,
             "policy_timing": {"infer_ms": 1e3 * served.infer_s},
             "server_timing": timing,
-            EXTENSION: {"version": served.chunk.version, "batch": served.batch},
+            EXTENSION: {"version": chunk.version, "batch": served.batch},
         }
 
     async def _answer_extended(
@@ -296,6 +324,7 @@ class PolicyBackend:
         names: Sequence[str],
         rows: Sequence[Row],
         views: Sequence[Observation],
+        within_s: float = math.inf,
     ) -> list[Served]:
         if self._warming is None:
             self._warming = asyncio.ensure_future(self._warm_up(rows[0], views[0]))
@@ -304,7 +333,7 @@ class PolicyBackend:
         while len(caller.lanes) < len(rows):
             caller.lanes.append(self._batcher.open_lane())
         lanes = caller.lanes[: len(rows)]
-        return await asyncio.gather(*self._batcher.submit(lanes, names, rows, views))
+        return await asyncio.gather(*self._batcher.submit(lanes, names, rows, views, within_s))
 
     async def _warm_up(self, row: Row, view: Observation) -> None:
         """Try every batch size, unless that was done. A policy may know only its own tasks: then

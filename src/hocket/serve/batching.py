@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,9 +21,10 @@ from hocket.engine.inferring.deadline import InferDeadline
 from hocket.engine.inferring.inference import Inference
 from hocket.engine.inferring.policy_thread import Answered, Job
 from hocket.engine.inferring.suspects import Suspects
-from hocket.engine.scheduling.estimates import Latency
-from hocket.engine.scheduling.scheduler import Scheduler, SchedulerConfig
+from hocket.engine.scheduling.scheduler import BatchPlan, Scheduler, SchedulerConfig
 from hocket.errors import PolicyError, PolicyHungError, PolicyUnavailableError
+from hocket.serve.closed_loop import ClosedLoop
+from hocket.serve.held import Overloaded
 from hocket.serve.metrics import Metrics
 
 _LOG = logging.getLogger("hocket.serve")
@@ -33,18 +35,20 @@ MAX_KINDS = 32
 """Kinds of observation that are kept in mind; of more the one used longest ago is forgotten."""
 NO_CONTENTION = 1 << 20
 """Cores that the scheduler is told of: clients bring their own."""
-SHORT = 0.25
-"""A client that comes back within this share of a batch's time is waited for."""
-LATE = 3.0
-"""A client is waited for at most this many times as long as it took last time: one that misses its
-batch waits for a whole one more."""
 _Kind = tuple[Signature, int | None, int | None]
 """What rows of one batch have in common: keys, shapes and dtypes, and numbers in an action; and the
 one lane of a row that shares no batch."""
 
 
-class Overloaded(PolicyError):
-    """Too many observations wait already."""
+class TooLate(PolicyError):
+    """A chunk cannot be there when it is needed."""
+
+    def __init__(self, within_ms: float, expected_ms: float) -> None:
+        super().__init__(
+            f"The chunk cannot be there within {within_ms:.0f} ms: about {expected_ms:.0f} ms are "
+            "needed."
+        )
+        self.expected_ms = expected_ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,48 +67,9 @@ class _Waiting:
     future: asyncio.Future[Served]
     think_s: float | None
     """Seconds from the last answer of its lane to this row."""
-
-
-class ClosedLoop:
-    """The lanes that are about to come back, and how long a batch should wait for them. Time is an
-    argument.
-
-    A client that sends its next request as soon as it has a reply drives a closed loop. Many of
-    them fall into two alternating halves, each queued while the other is inferred, and stay so for
-    good: every request then lasts L(n) + L(m), where together it would last L(n + m). A short wait
-    right after a batch brings the halves together. It is bounded by how long these clients take to
-    come back, and ends where waiting would cost more than a second batch; clients that think
-    longer, as robots do, are never waited for.
-    """
-
-    def __init__(self, max_batch: int, latency: Latency) -> None:
-        """`latency`: what batches cost, in seconds by size."""
-        self._max_batch = max_batch
-        self._latency = latency
-        self._due: dict[int, float] = {}
-        """Lanes that should come back, and when each is given up."""
-
-    def answered(self, lane: int, think_s: float | None, infer_s: float, now: float) -> None:
-        """A lane got its answer; last time it took `think_s` to come back."""
-        if think_s is not None and think_s <= SHORT * infer_s:
-            self._due[lane] = now + LATE * think_s
-
-    def came(self, lane: int) -> None:
-        """A lane came back, or is gone."""
-        self._due.pop(lane, None)
-
-    def hold_until(self, ready: int, now: float) -> float | None:
-        """The time until which a batch of the `ready` rows should wait; None means not at all."""
-        if not self._due or not ready:
-            return None
-        self._due = {lane: due for lane, due in self._due.items() if due > now}
-        coming = min(len(self._due), self._max_batch - ready)
-        if coming <= 0:
-            return None
-        until = max(self._due.values())
-        predict = self._latency.predict
-        together_s = until - now + predict(ready + coming)
-        return until if together_s < predict(ready) + predict(coming) else None
+    kind: _Kind
+    deadline: float = math.inf
+    """On the clock of perf_counter: when its chunk is needed."""
 
 
 class Batcher:
@@ -141,6 +106,10 @@ class Batcher:
         """When each open lane had its last answer."""
         self._jobs: dict[int, tuple[int, ...]] = {}
         """Lanes of the batches that are being inferred."""
+        self._due: dict[int, float] = {}
+        """When those should be back."""
+        self._urgent: dict[int, _Waiting] = {}
+        """Rows with a deadline that are in no batch, by lane."""
         self._lane_ids = itertools.count()
         self._job_numbers = itertools.count()
         self._kinds: dict[_Kind, None] = {}
@@ -193,6 +162,7 @@ class Batcher:
         in vain."""
         self._answered_at.pop(lane, None)
         waiting = self._waiting.pop(lane, None)
+        self._urgent.pop(lane, None)
         if waiting is not None:
             waiting.future.cancel()
         self._scheduler.leave(lane)
@@ -205,8 +175,10 @@ class Batcher:
         names: Sequence[str],
         rows: Sequence[Row],
         views: Sequence[Observation],
+        within_s: float = math.inf,
     ) -> list[asyncio.Future[Served]]:
-        """Queue rows of one signature, all or none (Overloaded), and return their future answers.
+        """Queue rows of one signature, all or none (Overloaded; TooLate where they cannot be
+        answered `within_s`), and return their future answers.
         Names say whose trial a row is of: after a batch that moved state and raised, rows of these
         names share no batch until one of them raises alone, or their sessions end."""
         if self._hung is not None:
@@ -218,16 +190,21 @@ class Batcher:
             )
         seen = signature(views[0])
         now = time.perf_counter()
+        if within_s < math.inf:
+            self._check_time(len(rows), now, now + within_s)
         futures: list[asyncio.Future[Served]] = []
         for lane, name, row, view in zip(lanes, names, rows, views, strict=True):
             answered_at = self._answered_at.get(lane)
             think_s = None if answered_at is None else now - answered_at
             futures.append(asyncio.get_running_loop().create_future())
-            self._waiting[lane] = _Waiting(name, row, view, futures[-1], think_s)
             is_alone = self._suspects.is_alone(name)
             if is_alone:
                 self._inferred_alone[row.session] = name
             kind = (seen, self._size(row), lane if is_alone else None)
+            waiting = _Waiting(name, row, view, futures[-1], think_s, kind, now + within_s)
+            self._waiting[lane] = waiting
+            if within_s < math.inf:
+                self._urgent[lane] = waiting
             self._kinds.pop(kind, None)
             self._kinds[kind] = None
             self._scheduler.ready(lane, kind, now, None)
@@ -269,6 +246,7 @@ class Batcher:
             if not waiting.future.done():
                 waiting.future.set_exception(error)
         self._waiting.clear()
+        self._urgent.clear()
         if self._warming is not None and not self._warming.done():
             self._warming.set_exception(error)
 
@@ -290,15 +268,18 @@ class Batcher:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._waits_for_clients and not self._scheduler.in_flight:
+        if self._waits_for_clients and not self._scheduler.in_flight and not self._urgent:
             held = self._closed_loop.hold_until(self._scheduler.waiting, now)
             if held is not None:
                 self._pump_at(held, now)
                 return
-        while (plan := self._scheduler.next_batch(now)) is not None:
+        while (plan := self._urgent_plan(now) or self._scheduler.next_batch(now)) is not None:
             waiting = [self._waiting[lane] for lane in plan.lanes]
             number = next(self._job_numbers)
             self._jobs[number] = plan.lanes
+            self._due[number] = now + self._scheduler.latency.predict(len(waiting))
+            for lane in plan.lanes:
+                self._urgent.pop(lane, None)
             self._inference.submit(
                 Job(
                     number=number,
@@ -312,6 +293,33 @@ class Batcher:
         wake = self._scheduler.wake_at(now)
         if wake is not None:
             self._pump_at(wake, now)
+
+    def _check_time(self, rows: int, now: float, deadline: float) -> None:
+        """Raise TooLate where rows cannot be answered by a deadline, after those that are due
+        before."""
+        ahead = sum(one.deadline <= deadline for one in self._urgent.values())
+        free = now if self._scheduler.has_slot else max(now, min(self._due.values(), default=now))
+        ready = free + self._scheduler.latency.predict(min(rows + ahead, self._max_batch))
+        if ready > deadline:
+            raise TooLate(1e3 * (deadline - now), 1e3 * (ready - now))
+
+    def _urgent_plan(self, now: float) -> BatchPlan | None:
+        """The batch of the row that is due first: with others of its kind in the order of their
+        deadlines, then of their coming, as many as leave it the time it has."""
+        if not self._urgent or not self._scheduler.has_slot:
+            return None
+        first = min(self._urgent.values(), key=lambda one: one.deadline)
+        in_batch = {lane for lanes in self._jobs.values() for lane in lanes}
+        alike = [
+            lane
+            for lane, one in self._waiting.items()
+            if one.kind == first.kind and lane not in in_batch
+        ]
+        alike.sort(key=lambda lane: self._waiting[lane].deadline)
+        predict, count = self._scheduler.latency.predict, min(len(alike), self._max_batch)
+        while count > 1 and now + predict(count) > first.deadline:
+            count -= 1
+        return self._scheduler.urgent_batch(alike[:count], first.kind)
 
     def _pump_at(self, when: float, now: float) -> None:
         wait_s = max(0.0, when - now)
@@ -340,6 +348,7 @@ class Batcher:
     def _answered(self, answer: Answered) -> None:
         now = time.perf_counter()
         lanes = self._jobs.pop(answer.job.number)
+        self._due.pop(answer.job.number)
         seconds = answer.ended - answer.began
         if isinstance(answer.errors[0], PolicyHungError):
             self._scheduler.given_up(now, self._inference.concurrency)

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from hocket.core.data import EnvSpec
+from hocket.core.specs import EnvSpec
 from hocket.errors import SessionLostError, WireError
 
 LEFT_S = 60.0
@@ -30,6 +30,15 @@ MAX_SESSIONS = 1 << 14
 """Envs and attempts of one client that are kept at a time."""
 
 
+OPENPI, VLLM_OMNI, VLA_EVAL = "openpi", "vllm-omni", "vla-eval"
+PATHS = {
+    "/openpi/policy": OPENPI,  # SGLang's clients
+    "/v1/realtime/robot/openpi": VLLM_OMNI,
+    "/vla-eval": VLA_EVAL,
+}
+"""What clients speak who come by a path of their own; by any other they speak the server's own."""
+
+
 class CameTwice(Exception):
     """A request came that was answered before: nothing is to be done."""
 
@@ -39,6 +48,7 @@ class Caller:
     """One connection, as a backend knows it."""
 
     name: str
+    dialect: str = OPENPI
     lanes: list[int] = field(default_factory=list)
     asked: int = 0
     sessions: set[str] = field(default_factory=set)

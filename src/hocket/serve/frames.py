@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from hocket.core.codec import unpack
-from hocket.core.data import PolicySpec
+from hocket.core.specs import PolicySpec
 from hocket.errors import WireError
 
 SMALL_BYTES = 1 << 14
@@ -50,6 +50,12 @@ class FrameLimits:
     """Bytes of text, keys included."""
 
 
+PLAIN_BYTES = 4 << 20
+PLAIN = FrameLimits(items=256, depth=4, text=1 << 14)
+"""What a frame of a few pictures, states and a prompt does not exceed. To hand it to another thread
+takes longer than to read it."""
+
+
 def frame_limits(spec: PolicySpec | None, max_queue: int) -> FrameLimits:
     """What a frame may hold for this policy, None where it says nothing of itself."""
     numbers = _numbers(spec)
@@ -76,6 +82,14 @@ def _numbers(spec: PolicySpec | None) -> int | None:
     return spec.history * sum(math.prod(shape) for shape in shapes)
 
 
+def unpack_map(frame: bytes) -> Mapping[str, Any]:
+    """The map that one frame is."""
+    request = unpack(frame)
+    if not isinstance(request, Mapping):
+        raise WireError(f"A request must be a map, not {type(request).__name__}.")
+    return request
+
+
 class FrameReader:
     """A reader of frames within limits. Close it."""
 
@@ -83,28 +97,28 @@ class FrameReader:
         self._limits = limits
         self._threads = ThreadPoolExecutor(READERS, thread_name_prefix="hocket-frames")
 
-    async def read(self, frame: bytes, parse: Callable[[Mapping[str, Any]], Read]) -> Read:
-        """Parse the map in a frame, on another thread if it is large."""
-        if len(frame) <= SMALL_BYTES:
-            return self._read(frame, parse)
+    async def read(self, frame: bytes, parse: Callable[[bytes], Read]) -> Read:
+        """Parse a frame, on another thread if that takes long."""
+        if len(frame) <= SMALL_BYTES or (len(frame) <= PLAIN_BYTES and _is_plain(frame)):
+            return parse(frame)
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, self._read, frame, parse)
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _read(self, frame: bytes, parse: Callable[[Mapping[str, Any]], Read]) -> Read:
-        request = unpack_within(frame, self._limits)
-        if not isinstance(request, Mapping):
-            raise WireError(f"A request must be a map, not {type(request).__name__}.")
-        return parse(request)
+    def _read(self, frame: bytes, parse: Callable[[bytes], Read]) -> Read:
+        measure(frame, self._limits)
+        return parse(frame)
 
 
-def unpack_within(frame: bytes, limits: FrameLimits) -> Any:
-    """What one frame says; WireError where it exceeds the limits, or is no frame."""
-    if len(frame) > SMALL_BYTES:
-        measure(frame, limits)
-    return unpack(frame)
+def _is_plain(frame: bytes) -> bool:
+    """True where a frame is a few values, such as arrays, which are read in no time."""
+    try:
+        measure(frame, PLAIN)
+    except WireError:
+        return False
+    return True
 
 
 def measure(frame: bytes, limits: FrameLimits) -> None:

@@ -22,10 +22,10 @@ from hocket.adapters.policies.openpi.protocol import (
 )
 from hocket.adapters.policies.openpi.servers import Reply, Servers
 from hocket.core.codec import pack, unpack
-from hocket.errors import PolicyUnavailableError
-from hocket.serve.batching import Overloaded
-from hocket.serve.clients import Caller, Client, Clients
-from hocket.serve.frames import FrameReader, frame_limits, most_bytes
+from hocket.errors import PolicyUnavailableError, WireError
+from hocket.serve.clients import VLA_EVAL, Caller, Client, Clients
+from hocket.serve.frames import FrameReader, frame_limits, most_bytes, unpack_map
+from hocket.serve.held import Overloaded
 from hocket.serve.metrics import Metrics
 from hocket.serve.requests import (
     ExtendedRequest,
@@ -68,6 +68,8 @@ class Gateway:
         return {**metadata, EXTENSION: {**extension, "spec": spec, "channel": None}}
 
     async def answer(self, caller: Caller, frame: bytes) -> bytes:
+        if caller.dialect == VLA_EVAL:
+            raise WireError("A gateway passes OpenPI's requests on, and none of vla-eval's.")
         if self._servers.load >= self._max_queue:
             raise Overloaded(f"{self._servers.load} requests wait already. Try again later.")
         asked = await self._frames.read(frame, self._parse)
@@ -94,8 +96,9 @@ class Gateway:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._servers.close()
 
-    def _parse(self, request: Mapping[str, Any]) -> ExtendedRequest | None:
+    def _parse(self, frame: bytes) -> ExtendedRequest | None:
         """An extended request; None for others, and where no server would know it."""
+        request = unpack_map(frame)
         if not self._is_extended or not isinstance(request.get(EXTENSION), Mapping):
             return None
         asked = parse_extended(request[EXTENSION])

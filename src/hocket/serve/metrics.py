@@ -22,6 +22,8 @@ class Metrics:
         self.requests = 0
         self.rows = 0
         self.errors: Counter[str] = Counter()
+        self.clients: Counter[str] = Counter()
+        """Replies by the name of a client's key."""
         self.connections = 0
         self.connections_total = 0
         self.queue_depth = 0
@@ -49,10 +51,9 @@ class Metrics:
         up_s = time.perf_counter() - self._started
         yield from _one("requests_total", "counter", "Requests answered.", self.requests)
         yield from _one("rows_total", "counter", "Observations answered.", self.rows)
-        yield "# HELP hocket_errors_total Requests that ended in an error, by kind."
-        yield "# TYPE hocket_errors_total counter"
-        for kind, count in sorted(self.errors.items()):
-            yield f'hocket_errors_total{{kind="{_escaped(kind)}"}} {count}'
+        text = "Requests that ended in an error, by kind."
+        yield from _by("errors_total", text, "kind", self.errors)
+        yield from _by("client_requests_total", "Replies, by key.", "client", self.clients)
         yield from _one("connections", "gauge", "Open connections.", self.connections)
         yield from _one(
             "connections_total", "counter", "Connections ever opened.", self.connections_total
@@ -82,6 +83,13 @@ class Metrics:
 def _escaped(text: str) -> str:
     """Text as it may stand between the quotes of a label."""
     return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+def _by(name: str, text: str, label: str, counts: Counter[str]) -> Iterator[str]:
+    yield f"# HELP hocket_{name} {text}"
+    yield f"# TYPE hocket_{name} counter"
+    for value, count in sorted(counts.items()):
+        yield f'hocket_{name}{{{label}="{_escaped(value)}"}} {count}'
 
 
 def _one(name: str, kind: str, text: str, value: float) -> Iterator[str]:

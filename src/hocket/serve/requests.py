@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -16,9 +17,15 @@ from hocket.adapters.policies.openpi.protocol import (
 from hocket.adapters.policies.rtc import KEYS
 from hocket.core.codec import pack
 from hocket.core.contracts.policy import PREFIX
-from hocket.core.data import Array, ArraySpec, EnvSpec, Observation, PolicySpec, Row, Trial
+from hocket.core.data import Array, Observation, Row, Trial
+from hocket.core.specs import ArraySpec, EnvSpec, PolicySpec
 from hocket.errors import HocketError, ObservationError, WireError
 from hocket.serve.shared import SharedReader
+
+_BESIDE = ("endpoint", "session_id")
+"""Texts of vLLM-Omni's clients that are no part of an observation."""
+MAX_SEEDS = 64
+"""Answers that a stock request may ask for."""
 
 
 def row_inputs(spec: PolicySpec) -> Mapping[str, ArraySpec] | None:
@@ -78,6 +85,12 @@ class StockRequest:
 
     view: Observation
     prompt: str | None
+    seeds: tuple[int, ...] = ()
+    """What its noise follows from: an answer for each; none where the server chooses."""
+    is_many: bool = False
+    """It asked for several answers, also where that is one."""
+    within_s: float = math.inf
+    """Seconds until its chunk is needed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -109,12 +122,12 @@ class Requests:
 
     def __init__(self, spec: PolicySpec, shared: SharedReader) -> None:
         self._inputs = row_inputs(spec)
+        self._is_keyed = spec.keyed_noise
         self._shared = shared
 
     def parse(self, request: Mapping[str, Any]) -> StockRequest | ExtendedRequest:
         if EXTENSION not in request:
-            found, prompt = read_observation(request, self._inputs)
-            return StockRequest(view=self._fit(found, request), prompt=prompt)
+            return self._parse_stock(request)
         asked = parse_extended(request[EXTENSION])
         if asked.op != "infer" or asked.error is not None:
             return asked
@@ -123,13 +136,41 @@ class Requests:
         except HocketError as exc:
             return replace(asked, error=exc)
 
+    def _parse_stock(self, request: Mapping[str, Any]) -> StockRequest:
+        left, inputs = dict(request), self._inputs or ()
+        for key in _BESIDE:
+            if isinstance(left.get(key), str):
+                del left[key]
+        wanted = left.pop("seed", None) if "seed" not in inputs else None
+        seeds = wanted if isinstance(wanted, list) else [] if wanted is None else [wanted]
+        sound = all(type(seed) is int and 0 <= seed < 1 << 63 for seed in seeds)
+        if not sound or wanted == [] or len(seeds) > MAX_SEEDS:
+            raise ObservationError(
+                f"'seed' must be a whole number of at most 63 bits, or a list of up to {MAX_SEEDS}."
+            )
+        if seeds and not self._is_keyed:
+            raise ObservationError("The policy draws noise of its own, so that no 'seed' counts.")
+        if "noise" in left and "noise" not in inputs:
+            raise ObservationError("The policy takes no 'noise'. Choose it by a 'seed'.")
+        within_ms = left.pop("deadline_ms", math.inf)
+        if type(within_ms) not in (int, float) or not within_ms > 0:
+            raise ObservationError("'deadline_ms' must be milliseconds, above 0.")
+        found, prompt = read_observation(left, self._inputs)
+        return StockRequest(
+            view=self.fit(found, request),
+            prompt=prompt,
+            seeds=tuple(seeds),
+            is_many=isinstance(wanted, list),
+            within_s=within_ms / 1e3,
+        )
+
     def _views(self, asked: ExtendedRequest, request: Mapping[str, Any]) -> tuple[Observation, ...]:
         arrays = request.get("arrays")
         if "shared" in request[EXTENSION]:
             arrays = self._shared.read(str(asked.client), request[EXTENSION]["shared"])
-        return tuple(self._fit(view) for view in read_arrays(arrays, len(asked.rows)))
+        return tuple(self.fit(view) for view in read_arrays(arrays, len(asked.rows)))
 
-    def _fit(self, found: Observation, sent: Mapping[str, Any] | None = None) -> Observation:
+    def fit(self, found: Observation, sent: Mapping[str, Any] | None = None) -> Observation:
         """The keys that the policy reads, in its dtypes; all keys where it does not say. `sent` is
         the whole request, for the error."""
         if self._inputs is None:
@@ -206,4 +247,8 @@ def _fitting(key: str, value: Array, wanted: ArraySpec) -> Array:
         raise ObservationError(f"{key!r} has shape {value.shape}; the policy takes {wanted.shape}.")
     if not np.can_cast(value.dtype, wanted.dtype, "same_kind"):
         raise ObservationError(f"{key!r} has dtype {value.dtype}; the policy takes {wanted.dtype}.")
-    return value.astype(wanted.dtype, copy=False)
+    try:
+        with np.errstate(over="raise"):
+            return value.astype(wanted.dtype, copy=False)
+    except FloatingPointError as exc:
+        raise ObservationError(f"{key!r} has numbers too large for {wanted.dtype}.") from exc

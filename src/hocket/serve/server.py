@@ -15,11 +15,12 @@ import itertools
 import logging
 import os
 import ssl
-import traceback
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from http import HTTPStatus
-from typing import Any, Self, cast
+from typing import Any
 
 from websockets.asyncio.server import Server, ServerConnection, serve, unix_serve
 from websockets.exceptions import ConnectionClosed
@@ -32,10 +33,12 @@ from hocket.errors import (
     WireError,
 )
 from hocket.serve.backend import Backend
-from hocket.serve.batching import Overloaded
-from hocket.serve.clients import Caller, CameTwice
+from hocket.serve.clients import OPENPI, PATHS, VLA_EVAL, Caller, CameTwice
+from hocket.serve.held import Budget, MeasuredConnection, Overloaded
 from hocket.serve.metrics import Metrics
-from hocket.system.key_file import API_KEY_VARIABLE, read_keys
+from hocket.system.accounts import account
+from hocket.system.exposure import STRANGERS
+from hocket.system.key_file import API_KEY_VARIABLE, named_keys
 
 PING_INTERVAL_S = 20.0
 PING_TIMEOUT_S = 120.0
@@ -45,15 +48,13 @@ GOING_AWAY = 1001
 CLOSE_INTERNAL_ERROR = 1011
 CLOSE_TRY_AGAIN = 1013
 ERROR_REASON = "Internal server error. Traceback included in previous frame."
-MAX_PIECES = 4096
-"""Pieces of one message; hocket's own client sends a mebibyte in each."""
+MAX_NEW = 256
+"""Connections whose handshake has not ended, beside those that are allowed."""
 MAX_WAITING_FRAMES = 2
 """Frames that wait on a connection during an answer. The protocol wants none; more would only take
 memory."""
 SCHEME = "Api-Key "
 _LOG = logging.getLogger("hocket.serve")
-_LOG_OF_FRAMES = logging.getLogger("hocket.serve.frames")
-_LOG_OF_FRAMES.setLevel(logging.CRITICAL)  # strangers send what they like
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,14 +64,19 @@ class ServeOptions:
     """0 takes any free port."""
     unix_path: str | None = None
     """A local socket instead of host and port."""
-    keys: tuple[str, ...] = field(default=(), repr=False)
-    """A client must send one of them; where this is empty, none is asked for."""
+    keys: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """A client must send one of them, each of which has a name for whose it is; where this is
+    empty, none is asked for."""
+    protocol: str = OPENPI
+    """What clients speak, unless their path says otherwise."""
+    logs_requests: bool = False
+    """Write a line for each request: who asked, how much, how long it took."""
     tls: ssl.SSLContext | None = None
     max_message_bytes: int = 64 << 20
     """The longest frame; a policy that says what it reads may need less."""
-    max_held_bytes: int = 1 << 30
-    """Bytes of all frames under way. Beyond it, only frames within an equal share of each
-    connection are taken."""
+    max_held_bytes: int = 512 << 20
+    """Bytes of all requests under way, unfinished ones included. Beyond it, each connection has no
+    more than an equal share."""
     max_connections: int = 1024
     drain_s: float = 30.0
     """Seconds for requests under way when the server is told to end."""
@@ -84,10 +90,11 @@ class PolicyServer:
         self._listening = listening
         self._metrics = metrics
         self._metadata = b""
-        self._connections: dict[ServerConnection, bool] = {}
+        self._connections: dict[MeasuredConnection, bool] = {}
         """Open connections; True while a request is under way."""
         self._numbers = itertools.count(1)
-        self._held_bytes = 0
+        most = listening.max_connections + MAX_NEW
+        self._budget = Budget(listening.max_held_bytes, most, metrics)
         self._is_draining = False
         self._server: Server | None = None
 
@@ -96,7 +103,7 @@ class PolicyServer:
         assert self._server is not None
         return int(next(iter(self._server.sockets)).getsockname()[1])
 
-    async def __aenter__(self) -> Self:
+    async def __aenter__(self) -> PolicyServer:
         self._metadata = pack(await self._backend.start())
         listening = self._listening
         needed = self._backend.max_request_bytes
@@ -111,7 +118,8 @@ class PolicyServer:
             "ping_interval": PING_INTERVAL_S,
             "ping_timeout": PING_TIMEOUT_S,
             "close_timeout": 2.0,
-            "logger": _LOG_OF_FRAMES,
+            "logger": STRANGERS,
+            "create_connection": partial(MeasuredConnection, self._budget),
         }
         if listening.unix_path is not None:
             self._server = await unix_serve(self._serve, listening.unix_path, **settings)
@@ -140,14 +148,16 @@ class PolicyServer:
 
     def _check(self, connection: ServerConnection, request: Request) -> Response | None:
         path = request.path.partition("?")[0]
-        if path == "/healthz":
+        if path in ("/healthz", "/health"):
             return connection.respond(HTTPStatus.OK, "OK\n")
-        if not is_admitted(request.headers.get("Authorization"), self._listening.keys):
+        client = client_of(request.headers.get_all("Authorization"), self._listening.keys)
+        if client is None:
             self._metrics.errors["unauthorized"] += 1
             return connection.respond(
                 HTTPStatus.UNAUTHORIZED,
                 "This server wants the header Authorization: Api-Key KEY.\n",
             )
+        connection.username = client
         if path == "/metrics":
             response = connection.respond(HTTPStatus.OK, self._metrics.text())
             del response.headers["Content-Type"]
@@ -164,17 +174,21 @@ class PolicyServer:
         return None
 
     async def _serve(self, connection: ServerConnection) -> None:
-        caller = Caller(f"connection-{next(self._numbers)}")
+        assert isinstance(connection, MeasuredConnection)
+        assert connection.request is not None
+        path = connection.request.path.partition("?")[0].rstrip("/")
+        dialect = PATHS.get(path, self._listening.protocol)
+        caller = Caller(f"connection-{next(self._numbers)}", dialect)
         self._connections[connection] = False
         self._metrics.connections_total += 1
         self._metrics.connections = len(self._connections)
         closed = asyncio.ensure_future(connection.wait_closed())
         try:
-            await connection.send(self._metadata)
+            if dialect != VLA_EVAL:  # there the client speaks first
+                await connection.send(self._metadata)
             while True:
-                frame = await _receive(connection)
-                self._connections[connection] = True
-                is_over = await self._respond(connection, caller, frame, closed)
+                # Nothing here keeps the frame once it is answered.
+                is_over = await self._respond(connection, caller, await connection.take(), closed)
                 self._connections[connection] = False
                 if is_over:
                     return
@@ -182,7 +196,7 @@ class PolicyServer:
                     await connection.close(GOING_AWAY, "The server is closing.")
         except ConnectionClosed:
             return
-        except WireError as exc:
+        except (WireError, Overloaded) as exc:
             self._metrics.errors[type(exc).__name__] += 1
             await _refuse(connection, exc)
         finally:
@@ -193,17 +207,17 @@ class PolicyServer:
 
     async def _respond(
         self,
-        connection: ServerConnection,
+        connection: MeasuredConnection,
         caller: Caller,
         frame: str | bytes,
         closed: asyncio.Future[None],
     ) -> bool:
         """Answer one frame; true where the connection is over."""
-        self._held_bytes += len(frame)
+        self._connections[connection] = True
+        began, reply = time.perf_counter(), None
         try:
             if isinstance(frame, str):
                 raise HocketError("A request must be a binary frame, not text.")
-            self._check_share(len(frame))
             answer = asyncio.ensure_future(self._backend.answer(caller, frame))
             either: set[asyncio.Future[Any]] = {answer, closed}
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -213,7 +227,9 @@ class PolicyServer:
                 answer.cancel()
                 await asyncio.gather(answer, return_exceptions=True)
                 return True
-            await connection.send(answer.result())
+            if (reply := answer.result()) is not None:
+                self._metrics.clients[connection.username] += 1
+                await connection.send(reply)
         except ConnectionClosed:
             return True
         except CameTwice:
@@ -223,34 +239,16 @@ class PolicyServer:
             await _refuse(connection, exc)
             return True
         finally:
-            self._held_bytes -= len(frame)
+            if self._listening.logs_requests:
+                took_ms, who = 1e3 * (time.perf_counter() - began), connection.username
+                sizes = f"{len(frame)} bytes in, {len(reply or b'')} out"
+                _LOG.info("%s, %s: %s, %.1f ms", who, caller.name, sizes, took_ms)
         return False
-
-    def _check_share(self, size: int) -> None:
-        """Refuse a frame beyond its connection's share while all frames together are too much."""
-        limit = self._listening.max_held_bytes
-        if self._held_bytes > limit and size > limit // len(self._connections):
-            raise Overloaded(
-                f"Requests of {self._held_bytes >> 20} MiB are in hand, and this one of "
-                f"{size >> 20} MiB is more than a client's share. Try again later."
-            )
-
-
-async def _receive(connection: ServerConnection) -> str | bytes:
-    """The next message. Its pieces are counted, since they may be empty and without end."""
-    pieces: list[Any] = []
-    async for piece in connection.recv_streaming():
-        pieces.append(piece)
-        if len(pieces) > MAX_PIECES:
-            raise WireError(f"A message comes in at most {MAX_PIECES} pieces.")
-    if len(pieces) == 1:
-        return cast("str | bytes", pieces[0])
-    return "".join(pieces) if isinstance(pieces[0], str) else b"".join(pieces)
 
 
 async def _refuse(connection: ServerConnection, exc: Exception) -> None:
     busy = isinstance(exc, (Overloaded, PolicyUnavailableError))
-    text = "".join(traceback.format_exception(exc)) if not busy else f"{type(exc).__name__}: {exc}"
+    text = account(exc)
     _LOG.info("a request failed: %s", exc)
     with contextlib.suppress(ConnectionClosed):
         await connection.send(text)
@@ -260,24 +258,26 @@ async def _refuse(connection: ServerConnection, exc: Exception) -> None:
         await connection.close(CLOSE_INTERNAL_ERROR, ERROR_REASON)
 
 
-def is_admitted(header: str | None, keys: Sequence[str]) -> bool:
-    """True where an Authorization header carries one of the keys, or there are none."""
+def client_of(headers: Sequence[str], keys: Mapping[str, str]) -> str | None:
+    """The name of the client whose key an Authorization header carries; anyone where no key is
+    wanted, None where it is none of them."""
     if not keys:
-        return True
-    if header is None or not header.startswith(SCHEME):
-        return False
+        return "anyone"
+    if len(headers) != 1 or not headers[0].startswith(SCHEME):
+        return None
     # Digests have one length: to compare them takes the same time for all keys.
-    given = _digest(header[len(SCHEME) :].strip())
-    return any([hmac.compare_digest(given, _digest(key)) for key in keys])
+    given = _digest(headers[0][len(SCHEME) :].strip())
+    found = [name for key, name in keys.items() if hmac.compare_digest(given, _digest(key))]
+    return found[0] if found else None
 
 
 def _digest(key: str) -> bytes:
-    return hashlib.sha256(key.encode()).digest()
+    return hashlib.sha256(key.encode(errors="replace")).digest()
 
 
-def load_keys(file: str | None) -> tuple[str, ...]:
-    """Keys from a file, or else from the environment."""
+def load_keys(file: str | None) -> dict[str, str]:
+    """Keys from a file, or else from the environment, each with its client's name."""
     if file is not None:
-        return tuple(read_keys(file))
+        return named_keys(file)
     key = os.environ.get(API_KEY_VARIABLE, "").strip()
-    return (key,) if key else ()
+    return {key: "key 1"} if key else {}

@@ -84,7 +84,7 @@ class SharedReader:
                     raise ValueError(f"{key!r} has dtype {array.dtype}")
             if sum(array.nbytes for array in arrays.values()) > self._max_bytes:
                 raise ValueError(f"they have more than {self._max_bytes} bytes")
-        except (KeyError, TypeError, ValueError, OverflowError, WireError) as exc:
+        except (LookupError, TypeError, ValueError, OverflowError, WireError) as exc:
             raise SharedArraysError(f"Shared arrays cannot be read: {exc!r}") from exc
         return arrays
 

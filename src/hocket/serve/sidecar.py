@@ -15,11 +15,12 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from hocket.core import plugins
 from hocket.errors import ConfigError, MissingExtraError
+from hocket.runs.policies import build_policy, require_policy
 from hocket.serve.backend import PolicyBackend, PolicyOptions
 from hocket.serve.metrics import Metrics
 from hocket.serve.server import PolicyServer, ServeOptions
+from hocket.system.accounts import account
 from hocket.system.exposure import serve_until_signal
 from hocket.system.waits import awaited
 
@@ -42,10 +43,12 @@ def main() -> None:
     built = threading.Event()
     threading.Thread(target=_tell_waits, args=(answer, built), daemon=True).start()
     try:
-        policy = plugins.build("policies", order["policy"], order["config"])
+        policy = require_policy(build_policy(order["policy"], order["config"]), order["policy"])
     except (ConfigError, MissingExtraError) as exc:
         answer({"refused": str(exc)})
         sys.exit(1)
+    except BaseException as exc:  # noqa: BLE001 - the parent repeats what is printed last
+        sys.exit(account(exc))
     finally:
         built.set()
     metrics = Metrics()

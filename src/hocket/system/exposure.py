@@ -1,19 +1,23 @@
-"""A server of ours: who can reach it (loopback alone, or others, where something guards it), and
-until when it is there."""
+"""A server of ours: who can reach it (loopback alone, or others, where something guards it), what
+is said of strangers, and until when it is there."""
 
 from __future__ import annotations
 
 import asyncio
 import ipaddress
+import logging
 import signal
 import ssl
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from hocket.errors import ConfigError, UsageError
 
 Server = TypeVar("Server")
+STRANGERS = logging.getLogger("hocket.strangers")
+"""For libraries that serve: what strangers send is no event of ours."""
+STRANGERS.setLevel(logging.CRITICAL)
 
 
 def is_loopback(host: str) -> bool:
@@ -46,6 +50,17 @@ def load_tls(certificate: str | None, key: str | None) -> ssl.SSLContext | None:
     return context
 
 
+def ignore_strangers() -> None:
+    """Print nothing about connections that this loop cannot take: they are tried again."""
+    loop = asyncio.get_running_loop()
+
+    def say(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if not isinstance(context.get("exception"), OSError):
+            loop.default_exception_handler(context)
+
+    loop.set_exception_handler(say)
+
+
 async def serve_until_signal(
     server: AbstractAsyncContextManager[Server],
     on_ready: Callable[[Server], object],
@@ -56,6 +71,7 @@ async def serve_until_signal(
     end."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+    ignore_strangers()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     if until is not None:

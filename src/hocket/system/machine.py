@@ -27,8 +27,9 @@ def cores(root: Path = _ROOT) -> int:
 
 
 def memory_bytes(root: Path = _ROOT) -> int:
-    """Bytes that this process and its workers may use together; 0 where nothing tells."""
-    return min(_memory_limits(root), default=0)
+    """Bytes that this process and its workers may use together."""
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min(_memory_limits(root), default=pages)
 
 
 def process_age_s() -> float:
@@ -39,6 +40,23 @@ def process_age_s() -> float:
         return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - began)
     except (OSError, ValueError, IndexError, AttributeError):
         return 0.0
+
+
+def cpu_s() -> float | None:
+    """CPU seconds of this process and of all below it, ended ones that were waited for included;
+    None where nothing tells."""
+    total, waiting = 0, [os.getpid()]
+    while waiting:
+        pid = waiting.pop()
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+            total += sum(map(int, fields[11:15]))
+            for task in os.listdir(f"/proc/{pid}/task"):
+                waiting += map(int, Path(f"/proc/{pid}/task/{task}/children").read_bytes().split())
+        except OSError:
+            if pid == os.getpid():
+                return None
+    return total / os.sysconf("SC_CLK_TCK")
 
 
 def _cpu_quotas(root: Path) -> Iterator[float]:

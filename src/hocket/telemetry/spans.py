@@ -166,7 +166,7 @@ class Spans:
         span = self._open.pop((event.trial, event.attempt), None)
         self._ended_at.pop((event.trial, event.attempt), None)
         if span is not None:
-            headline = event.error.strip().splitlines()[-1] if event.error.strip() else ""
+            headline = event.error.strip().splitlines()[0] if event.error.strip() else ""
             span.set_attribute("hocket.again", event.again)
             span.set_status(Status(StatusCode.ERROR, headline))
             span.end(self._at(event.time))

@@ -25,6 +25,7 @@ from hocket.testing.episodes import (
 )
 from hocket.testing.findings import (
     Bench,
+    Broken,
     Finding,
     Rules,
     closes,
@@ -36,7 +37,7 @@ from hocket.testing.findings import (
 from hocket.workers.env.spaces import Drive
 from hocket.workers.inline import Randomness
 
-_WAYS = ("mask", "snapshot")
+_WAYS = ("mask", "snapshot", "together")
 
 
 def batched_findings(
@@ -47,7 +48,8 @@ def batched_findings(
 
     A dozen times, episodes of at most `steps` random actions are played in all rows. `tolerance` is
     what the arithmetic of a device may change where an episode is played again or in another row;
-    rows that are not active must not move at all.
+    rows that are not active must not move at all. Rows that step together or not at all are never
+    let wait, nor reset beside an episode, but once: to see that they are refused then.
     """
     if rows < 3 or steps < 2:
         raise ValueError("Three rows and two steps are the least that shows anything.")
@@ -161,15 +163,17 @@ def _steps(bench: _RowBench) -> None:
     bench.reset_all()
     result = bench.held.step(bench.actions[:, 0], np.ones(bench.rows, np.bool_))
     require(isinstance(result, RowSteps), f"It gave a {type(result).__name__}.")
-    given = {**result._asdict(), **(result.numbers or {})}
-    del given["numbers"]
-    for name, array in given.items():
-        if array is None and name == "success":
-            continue
-        require(isinstance(array, np.ndarray), f"{name} is a {type(array).__name__}.")
-        require(array.shape == (bench.rows,), f"{name} has shape {array.shape}.")
-        kinds = {"rewards": "f"} if name in result._fields else {name: "fiub"}
-        require(array.dtype.kind in kinds.get(name, "b"), f"{name} is of {array.dtype}.")
+    fields = result._asdict()
+    # Numbers may stay on a device until somebody asks; all else is numpy's.
+    told = {key: as_numpy(values) for key, values in (fields.pop("numbers") or {}).items()}
+    if fields["success"] is None:
+        del fields["success"]
+    for given, kinds in ((fields, "b"), (told, "fiub")):
+        for name, array in given.items():
+            require(isinstance(array, np.ndarray), f"{name} is a {type(array).__name__}.")
+            require(array.shape == (bench.rows,), f"{name} has shape {array.shape}.")
+            is_of = "f" if given is fields and name == "rewards" else kinds
+            require(array.dtype.kind in is_of, f"{name} is of {array.dtype}.")
     require(bool(np.isfinite(result.rewards).all()), f"The rewards are {result.rewards}.")
 
 
@@ -226,7 +230,9 @@ def _is_the_same_in_any_row(bench: _RowBench) -> None:
 def _are_independent(bench: _RowBench) -> None:
     """Rows know nothing of each other."""
     together = bench.play()
-    alone = bench.play(moves=lambda _: np.array([1]))
+    if is_together := bench.held.suspension == "together":
+        bench.reset(bench.everyone[1:2], [1])  # The others have no episode then.
+    alone = bench.play(moves=lambda _: np.array([1]), begun=is_together)
     bench.require_same([together[1]], [alone[1]], "(of two) while no other row moves")
     others = bench.play([0, 1, *[0] * (bench.rows - 2)])
     bench.require_same(together[:2], others[:2], "while other rows play other episodes")
@@ -246,6 +252,18 @@ def _stands_still(bench: _RowBench) -> None:
     require(is_same(states, bench.states(held)), "The state of a row that did not move changed.")
     in_turns = bench.play(moves=lambda tick: bench.everyone[tick % 2 :: 2])
     bench.require_same(together, in_turns, "where rows wait for each other")
+
+
+def _refuses_to_wait(bench: _RowBench) -> None:
+    """A row whose others moved without it is refused its next step until it is reset."""
+    bench.reset_all()
+    moving = bench.everyone > 0
+    try:
+        bench.held.step(bench.actions[:, 0], moving)
+        bench.held.step(bench.actions[:, 1], ~moving)
+    except Exception:  # noqa: BLE001 - of whatever kind: a batched simulator may be anybody's
+        return
+    raise Broken("It made the step: the row was moved without an action, or has lost something.")
 
 
 def _resets_only_its_rows(bench: _RowBench) -> None:
@@ -304,12 +322,12 @@ _ALWAYS: Rules = (
     _repeats,
     _is_the_same_in_any_row,
     _are_independent,
-    _stands_still,
-    _resets_only_its_rows,
 )
+_WAITING: Rules = (_stands_still, _resets_only_its_rows)
 
 
 def _rules_for(bench: _RowBench) -> Rules:
     saved = (_tells_states, _returns) if isinstance(bench.held, RowSnapshots) else ()
     held = (_holds,) if isinstance(bench.held, HoldsRows) else ()
-    return [*_ALWAYS, *saved, *held, closes]
+    waits = (_refuses_to_wait,) if bench.held.suspension == "together" else _WAITING
+    return [*_ALWAYS, *waits, *saved, *held, closes]

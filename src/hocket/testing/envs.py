@@ -9,7 +9,9 @@ from typing import Any, get_args
 import numpy as np
 
 from hocket.core.contracts.env import ABILITIES, Suite, abilities_of, members
-from hocket.core.data import SuccessRule, TaskInfo
+from hocket.core.data import SuccessRule
+from hocket.core.outcomes import Goals
+from hocket.core.specs import TaskInfo
 from hocket.testing.episodes import (
     EnvBench,
     Moment,
@@ -31,8 +33,7 @@ from hocket.testing.findings import (
 )
 from hocket.workers.env.spaces import Drive, check_observation_space
 from hocket.workers.inline import Randomness
-
-_SUCCESS_KEYS = ("success", "is_success")
+from hocket.workers.suites import with_details
 
 
 def env_findings(
@@ -123,18 +124,14 @@ def _keeps_shape(bench: EnvBench) -> None:
 
 
 def _judges(bench: EnvBench) -> None:
-    """info['success'] is a truth value, told at every step, at the end, or never."""
+    """info['success'] is a truth value, or several, told at every step, at the end, or never."""
     told: set[bool] = set()
+    goals, task = Goals(), with_details(TaskInfo(name="the env"), bench.held)
     for moment in bench.play()[1:]:
-        keys = [key for key in _SUCCESS_KEYS if key in moment.info]
+        is_told = goals.outcome(moment.info, task) is not None
         is_end = moment.terminated or moment.truncated
-        if not (is_end and keys):
-            told.add(bool(keys))
-        for key in keys:
-            value = moment.info[key]
-            array = np.asarray(value)
-            is_truth = array.ndim == 0 and array.dtype.kind in "biuf" and array in (0, 1)
-            require(is_truth, f"info[{key!r}] is {value!r}.")
+        if not (is_end and is_told):
+            told.add(is_told)
     # Told only where it is true, failures would count as episodes with nothing to succeed at.
     require(len(told) < 2, "Some steps have it and some do not.")
 
@@ -205,10 +202,18 @@ def _returns(bench: EnvBench) -> None:
     done = max(1, bench.steps // 3)
     bench.reset(bench.seeds[0])
     for action in bench.actions[:done]:
-        _, _, terminated, truncated, _ = bench.held.step(action)
+        raw, _, terminated, truncated, _ = bench.held.step(action)
         if terminated or truncated:
             raise Broken(f"The episode ended before step {done}: check with fewer steps.")
     state = np.array(bench.held.get_state())
+    if not getattr(bench.held, "resumes_exactly", True):
+        before = read(raw)
+        bench.reset(bench.seeds[0])
+        bench.held.set_state(state)
+        for key, array in read(bench.held.observe()).items():
+            share = np.mean(array != before[key]) if array.ndim == 3 else 0.0
+            require(share <= 1e-3, f"{share:.2%} of {key!r} are not those of the state's moment.")
+        return
     expected = bench.go_on(done)
     for begun_anew in (False, True):
         if begun_anew:

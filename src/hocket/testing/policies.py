@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from hocket.core.contracts.policy import Binds, Policy, Sessions
-from hocket.core.data import ActionSpec, Array, Batch, EnvSpec, PolicySpec, Row, Trial, noise_seed
+from hocket.core.data import Array, Batch, Row, Trial, noise_seed
+from hocket.core.specs import ActionSpec, EnvSpec, PolicySpec
 from hocket.engine.chunk_rules import check_answer, finite_rows
 from hocket.testing.findings import (
     Bench,

@@ -8,7 +8,8 @@ from typing import Literal
 
 import numpy as np
 
-from hocket.core.data import Answer, Array, Batch, EnvSpec, PolicySpec
+from hocket.core.data import Answer, Array, Batch
+from hocket.core.specs import EnvSpec, PolicySpec
 from hocket.errors import ConfigError, PolicyError
 
 _MIX = np.uint64(0x9E3779B97F4A7C15)

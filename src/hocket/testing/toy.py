@@ -22,8 +22,9 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from hocket.core.data import Array, SuccessRule, TaskInfo
+from hocket.core.data import Array, SuccessRule
 from hocket.core.plugins import did_you_mean
+from hocket.core.specs import TaskInfo
 from hocket.errors import UnknownNameError
 
 _WORD = (1 << 64) - 1

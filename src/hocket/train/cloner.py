@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 from hocket.core.events import EpisodesSealed, Event
 from hocket.engine.trials import TrialQueue
-from hocket.train.algorithms.cloning import STEPS
+from hocket.train.algorithms.cloning import steps_of_update
 from hocket.train.learner.learner import Updated
 from hocket.train.training_run import Roll, TrainingRun
 
@@ -58,7 +58,8 @@ class Cloner(TrainingRun):
     def _account(self, updated: Updated) -> None:
         counts, ranks = self._counts, self._parts.ranks
         counts.updates = updated.version
-        counts.env_steps += STEPS * self._config.minibatch_of(self._parts.policy.spec.chunk_length)
+        size = self._config.minibatch_of(self._parts.policy.spec.chunk_length)
+        counts.env_steps += size * steps_of_update(self._config, size, ranks.size)
         counts.total_steps = int(ranks.count(counts.env_steps))
         if ranks.is_first:
             values: dict[str, float | None] = {

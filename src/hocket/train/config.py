@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from hocket.core.plugins import did_you_mean
+from hocket.core.settings import check_at_least
 from hocket.errors import ConfigError
-from hocket.runs.subject import Subject, check_at_least
+from hocket.runs.subject import Subject
 
 _STARTS = 100
 """Starts of each task that a curriculum chooses from."""
@@ -28,6 +29,11 @@ SUCCESS, ENV = "success", "env"
 Level = Literal["chunk", "action"]
 Correction = Literal["none", "decoupled", "interpolated", "tis"]
 Precision = Literal["fp32", "bf16"]
+NoiseAt = Literal["all", "one"]
+Inner = Literal["executed", "all"]
+Spread = Literal["step", "observation"]
+OF_FLOWS = ("noise_at", "inner", "spread")
+"""The settings that say how a flow is sampled, and what of it is learnt from."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,6 +231,15 @@ class TrainConfig(GRPOConfig, PPOConfig, Subject):
 
     std: float | None = None
     """Spread of actions at the start; the default is the policy's own."""
+    noise_at: NoiseAt | None = None
+    """Which steps of a flow add noise where episodes are collected: `all`, the default, or `one`,
+    drawn for each chunk: an update then runs that step alone instead of all."""
+    inner: Inner | None = None
+    """Whose probabilities count in all steps of a flow but the last: of the actions that were
+    `executed`, the default, or of `all` numbers of a chunk, which is exact and far noisier."""
+    spread: Spread | None = None
+    """Whether a flow's noise has one spread for each `step`, the default, or one for each
+    `observation` too, up to three times wider or narrower."""
     residual: bool = False
     """Leave the policy as it is and train a correction of its actions: for policies that tell no
     probabilities, such as servers."""
@@ -248,15 +263,17 @@ class TrainConfig(GRPOConfig, PPOConfig, Subject):
     starts: int | None = None
     """Train on N starts of each task, over and over, instead of ever new ones."""
     curriculum: str = ""
-    """How often each of these starts is tried (100 of each task, unless --starts says): hard (in
-    proportion to its failures), or a function of your own as package.module:function."""
+    """How often each of these starts is tried (100 of each task, unless --starts says): hard (most
+    where success and failure are as likely), or a function of your own as package.module:function.
+    """
 
     eval_env_config: Mapping[str, Any] = field(default_factory=dict)
     """Settings of the envs in evaluations, where they differ from those in training."""
     eval_every: int = 20_000
     """Env steps between evaluations; 0 for none."""
     eval_episodes: int = 20
-    """Trials of each task in an evaluation: always the same, deterministic."""
+    """Trials of an evaluation, of all tasks together, at least two of each: always the same, and
+    sampled as `hocket eval` does."""
     eval_seed: int = 0
     """Seed of the first of them; training uses others."""
     checkpoint_every: int = 20_000

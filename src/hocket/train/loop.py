@@ -16,13 +16,15 @@ import torch
 from hocket.adapters.policies.simple import ZeroPolicy
 from hocket.core.contracts.policy import Policy
 from hocket.core.contracts.recorder import Followed, Reader
-from hocket.core.data import ArraySpec, EnvSpec, TaskInfo, Trial
+from hocket.core.data import Trial
+from hocket.core.specs import ArraySpec, EnvSpec, TaskInfo
 from hocket.engine.loop import Engine
 from hocket.engine.trials import TrialQueue
 from hocket.errors import SpecMismatchError, UsageError
 from hocket.records import run_file as run_config
 from hocket.records.folder import RunFolder
-from hocket.records.provenance import FileDigests, places_of, provenance, this_process
+from hocket.records.program import Known
+from hocket.records.provenance import this_process
 from hocket.results.showing.live import LiveStatus
 from hocket.runs.assembly import Assembly
 from hocket.runs.probe import probe, retried
@@ -46,6 +48,7 @@ from hocket.train.data.store import DATA, Wanted
 from hocket.train.learner import checkpoint
 from hocket.train.learner.process import InProcess, LearnerLink, Remote
 from hocket.train.learner.weights import PackedWeights
+from hocket.train.legs import depends_on, hold, note_edits, save_leg
 from hocket.train.log import Display, Log, Reading
 from hocket.train.networks.building import (
     Description,
@@ -85,12 +88,14 @@ def train(
     run: Path,
     *,
     resume: bool = False,
+    allow_changes: bool = False,
     readers: Callable[[Followed], Sequence[Reader]] = lambda _: (),
     say: TextIO | None = sys.stderr,
     machines: CollectsElsewhere | None = None,
 ) -> Trained:
-    """Train in the folder `run`; with `resume`, go on from its newest checkpoint. On `machines`
-    sites collect, and this process learns and evaluates.
+    """Train in the folder `run`; with `resume`, go on from its newest checkpoint, by the program
+    that it was begun with unless `allow_changes`. On `machines` sites collect, and this process
+    learns and evaluates.
 
     The folder of a new run is made once everything that it names was found to work together.
     """
@@ -111,6 +116,9 @@ def train(
         raise UsageError("Several ranks learn in synchronous mode: leave out --mode async.")
     with contextlib.ExitStack() as stack:
         stack.callback(ranks.close)
+        leg = depends_on(asked) if ranks.is_first else {}
+        if resume and ranks.is_first:
+            hold(run, leg, allows_changes=allow_changes)
         start = checkpoint.latest(run) if resume else None
         state = None if start is None else checkpoint.read_table(start / checkpoint.STATE)
         wall_s = 0.0 if state is None else state["wall_s"]
@@ -120,7 +128,13 @@ def train(
         if ranks.is_first:
             data = None if resume else _read_data(found, run, display)
             stack.enter_context(RunFolder.at(run).lock())
-            _save_start(run, asked, data, found.made)
+            checkpoint.save_frozen(run, frozen_parameters(found.made.network))
+            if data is not None:
+                data.rename(run / DATA)
+            if state is None:
+                run_config.save_run(run, asked.to_plain(), about={**this_process(), **leg})
+            else:
+                save_leg(run, asked, leg, env_steps=state["env_steps"])
         ranks.count(0)  # what the first rank wrote is there for all
         following: list[Reader] = []
         if ranks.is_first:
@@ -133,7 +147,7 @@ def train(
         found.policy.block = link.block
         sites = None
         if machines is not None:
-            sites = _sites(found, asked, machines, run, link, fleet)
+            sites = _sites(found, asked, machines, run, link, fleet, leg)
             stack.callback(sites.close)
             sites.start()
         parts = Parts(
@@ -154,7 +168,10 @@ def train(
             stack.callback(live.close)
             following.append(live)
         roll = functools.partial(_roll, found, fleet, following, live)
-        return _finish(parts, roll, state)
+        trained = _finish(parts, roll, state)
+        for text in note_edits(run, asked, leg) if ranks.is_first else ():
+            display.announce(f"Edited while the run went on: {text}.")
+        return trained
 
 
 def _following(
@@ -237,6 +254,7 @@ def _sites(
     run: Path,
     link: LearnerLink,
     fleet: Fleet,
+    leg: Known,
 ) -> Sites:
     """Sites that collect, each with as many lanes as suit it."""
     return machines.collect(
@@ -248,6 +266,7 @@ def _sites(
             weights=PackedWeights(link.block, published_tensors(found.made.network)),
             wake=fleet.wake,
             learn=functools.partial(_save_about, run, asked),
+            program=leg,
         )
     )
 
@@ -301,17 +320,8 @@ def _require_spreadable(config: TrainConfig) -> None:
 
 
 def _save_about(run: Path, config: TrainConfig, sites: Mapping[str, Any]) -> None:
-    about = {**run_config.load_about(run), **sites}
-    run_config.save_run(run, config.to_plain(), about=about)
-
-
-def _save_start(run: Path, config: TrainConfig, data: Path | None, made: Made) -> None:
-    """Keep in the run's folder, which is ours, what does not change while it trains."""
-    if data is not None:
-        data.rename(run / DATA)
-    checkpoint.save_frozen(run, frozen_parameters(made.network))
-    about = {**this_process(), **provenance(config, config.functions)}
-    about["files"] = FileDigests(places_of(config, [config.weights])).finish()
+    told = {key: sites[key] for key in ("lanes", "sites", "differences") if key in sites}
+    about = {**run_config.load_about(run), **told}
     run_config.save_run(run, config.to_plain(), about=about)
 
 
@@ -328,7 +338,9 @@ def _look(
         looker = base
     worker = replace(assembly.worker(), cameras=cameras)
     trial = Trial(suite=tasks[0][0], task=tasks[0][1].name, seed=config.eval_seed)
-    seen = retried(lambda: probe(assembly.runtime(), worker, looker, trial, replan=1))
+    seen = retried(
+        lambda: probe(assembly.runtime(), worker, looker, trial, name=config.policy, replan=1)
+    )
     spec: EnvSpec = seen.spec
     if spec.action.kind != "box":
         raise SpecMismatchError(

@@ -21,13 +21,11 @@ from typing import Any
 import numpy as np
 
 from hocket.core.data import Array
+from hocket.core.outcomes import SUCCESS_KEYS
 from hocket.core.plugins import load_named
 from hocket.errors import ConfigError, HocketError
 from hocket.train.algorithms.stretches import Stretch
 from hocket.train.config import ENV, SUCCESS, RewardTerm, reward_terms
-
-_SUCCESS = ("success", "is_success")
-"""Keys of `info` that say what the outcome says."""
 
 
 class RewardError(HocketError):
@@ -50,7 +48,7 @@ class Rewarded:
         terms = self.terms if len(self.terms) > 1 else {}
         return {
             **{f"reward/{name}": value for name, value in terms.items()},
-            **{f"info/{key}": mean for key, mean in self.info.items() if key not in _SUCCESS},
+            **{f"info/{key}": mean for key, mean in self.info.items() if key not in SUCCESS_KEYS},
         }
 
 

@@ -181,7 +181,8 @@ class Trainer(TrainingRun):
         counts.errors_in_a_row = counts.errors_in_a_row + 1 if stretch is None else 0
         if counts.errors_in_a_row > _ERRORS_IN_A_ROW:
             raise EnvError(
-                f"{counts.errors_in_a_row} episodes in a row were lost to errors: {episode.error}"
+                f"{counts.errors_in_a_row} episodes in a row were lost to errors: "
+                f"{episode.error or 'the simulator diverged'}"
             )
 
     def _member(self, groups: Groups, trial: Trial, stretch: Stretch | None) -> None:

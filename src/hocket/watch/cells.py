@@ -7,6 +7,7 @@ Cells are numbered in planned order. Outcomes are letters: `S` success, `F` fail
 from __future__ import annotations
 
 import contextlib
+import json
 import sqlite3
 from collections import Counter
 from collections.abc import Sequence
@@ -22,11 +23,13 @@ from hocket.records.ledger import schema
 from hocket.results import stats
 from hocket.results.card import LETTERS as LETTER_OF
 from hocket.results.comparing.paired import rate_difference
-from hocket.results.scores import bounds
-from hocket.watch.planned import NOTHING, numbers_in
+from hocket.results.grouping import Grouping
+from hocket.results.page.planned import NOTHING, numbers_in
+from hocket.results.scores import VALUES, bounds, rate_of_trials
 
 LETTERS = {outcome.value: letter for outcome, letter in LETTER_OF.items()}
 PENDING, LOST = ".", "L"
+_VALUES = {ord(LETTER_OF[outcome]): value for outcome, value in VALUES.items()}
 _MOST_GAPS = 500
 """Trials that are asked for one by one; where more are missing, all since the first are read."""
 
@@ -57,6 +60,8 @@ class Cells:
         self.outcomes = bytearray()
         self.counts: list[Counter[str]] = []
         """How the episodes of each task ended."""
+        told = self._rows("SELECT value FROM meta WHERE key = 'independent_starts'")
+        self.independent_starts = bool(told) and json.loads(told[0][0]) is True
 
     def update(self) -> list[EndedCell]:
         """Read what is new; returns the episodes that ended since the last time, and none at the
@@ -109,7 +114,12 @@ class Cells:
 
     def rate(self) -> stats.Rate:
         """The success rate so far, every task counting once."""
-        return stats.rate_of_tasks([self.task_rate(task) for task in range(len(self.counts))])
+        codes, plan = self._codes(), self.plan
+        told = np.isin(codes, list(_VALUES))
+        values = np.vectorize(_VALUES.get, otypes=[float])(codes[told])
+        return rate_of_trials(
+            values, plan.task_of[told], plan.seeds[told], independent=self.independent_starts
+        )
 
     def task_rate(self, task: int) -> stats.Rate:
         counts = self.counts[task]
@@ -126,10 +136,13 @@ class Cells:
         both = np.isin(mine, (won, lost)) & np.isin(theirs, (won, lost))
         if not both.any():
             return None
-        tasks = self.plan.task_of[matched[0]][both]
-        strata: list[Array] = [np.flatnonzero(tasks == task) for task in np.unique(tasks)]
+        grouping = Grouping.of(
+            self.plan.task_of[matched[0]][both],
+            self.plan.seeds[matched[0]][both],
+            independent=self.independent_starts and other.independent_starts,
+        )
         a, b = (mine[both] == won).astype(float), (theirs[both] == won).astype(float)
-        found = rate_difference(a, b, strata=strata)
+        found = rate_difference(a, b, grouping)
         return {
             "n": found.n,
             "mine": found.a,
@@ -201,7 +214,10 @@ class Cells:
             return self._connection.execute(query, tuple(values)).fetchall()
 
 
-_COLUMNS = "e.trial, e.attempt, e.outcome, e.steps, e.seconds, e.total_reward, e.error"
+_COLUMNS = (
+    "e.trial, e.attempt, e.outcome, e.steps, e.seconds, e.total_reward,"
+    " iif(e.diverged, 'Diverged: actions or states were NaN or infinite.', e.error)"
+)
 
 
 def plain_rate(rate: stats.Rate) -> dict[str, Any]:

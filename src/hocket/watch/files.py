@@ -4,32 +4,25 @@ from __future__ import annotations
 
 import re
 from http import HTTPStatus
-from importlib import resources
 from pathlib import Path
 from urllib.parse import quote
 
 from websockets.datastructures import Headers
 from websockets.http11 import Response
 
+from hocket.results.page.document import asset, live_page
+
 LONGEST_RANGE = 4 << 20
 """Bytes of a video in one answer; players ask on."""
-_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
-_PAGES = ("watch.html", "watch.css", "watch.js", "grid.js", "player.js", "curves.js", "text.js")
+_TYPES = {"page.html": "text/html", "style.css": "text/css", "page.js": "text/javascript"}
 
 
 def page_file(name: str, token: str) -> Response | None:
     """A file of the page itself, whose links carry the token; None for any other name."""
-    if name == "style.css":
-        folder = resources.files("hocket.results.page")
-    elif name in _PAGES:
-        folder = resources.files("hocket.watch.page")
-    else:
+    if name not in _TYPES:
         return None
-    kind = _TYPES[name[name.rindex(".") :]]
-    body = folder.joinpath(name).read_bytes()
-    if name.endswith(".html"):
-        body = body.replace(b"/@/", f"/{quote(token)}/".encode())
-    return answer(HTTPStatus.OK, body, f"{kind}; charset=utf-8")
+    text = live_page(f"/{quote(token)}/") if name == "page.html" else asset(name)
+    return answer(HTTPStatus.OK, text.encode(), f"{_TYPES[name]}; charset=utf-8")
 
 
 def video(path: Path, wanted: str | None) -> Response:

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from hocket.errors import HocketError
 from hocket.records.folder import RunFolder
-from hocket.records.ledger import schema
 from hocket.records.run_file import load_run
-from hocket.results import stats
 from hocket.results.showing.live import is_alive, read_status
-from hocket.watch.cells import LETTERS, plain_rate
+from hocket.watch.cells import Cells, plain_rate
 from hocket.watch.training import METRICS, Curves
 
 _MOST_RUNS = 500
@@ -111,21 +108,8 @@ def _line(name: str, path: Path, *, alive: bool) -> dict[str, Any]:
 
 
 def _counted(path: Path) -> dict[str, Any]:
-    ledger = RunFolder.at(path).ledger
-    with (
-        contextlib.closing(schema.open_checked(ledger, to_read=True)) as connection,
-        schema.translated(ledger),
-    ):
-        ((planned,),) = connection.execute("SELECT COUNT(*) FROM trials")
-        rows = connection.execute(
-            "SELECT suite, task, outcome, COUNT(*) FROM episodes JOIN trials ON id = trial"
-            " GROUP BY suite, task, outcome"
-        ).fetchall()
-    tasks: dict[tuple[str, str], Counter[str]] = {}
-    for suite, task, outcome, count in rows:
-        tasks.setdefault((suite, task), Counter())[LETTERS[outcome]] = count
-    rate = stats.rate_of_tasks(
-        [stats.rate(of["S"], of["S"] + of["F"], errors=of["E"]) for of in tasks.values()]
-    )
-    done = sum(sum(of.values()) for of in tasks.values())
+    with contextlib.closing(Cells(path)) as cells:
+        cells.update()
+        rate, planned = cells.rate(), len(cells.plan)
+        done = sum(sum(of.values()) for of in cells.counts)
     return {"planned": planned, "done": done, "errors": rate.errors, "rate": plain_rate(rate)}

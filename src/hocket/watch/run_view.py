@@ -19,6 +19,7 @@ from hocket.records.folder import RunFolder
 from hocket.records.labels import add_label, labels_file, load_labels
 from hocket.records.ledger.view import LedgerView
 from hocket.records.run_file import load_run
+from hocket.results.page.faults import headline
 from hocket.results.showing.live import is_alive, read_status
 from hocket.system.durable import TEMPORARY
 from hocket.watch.cells import Cells, EndedCell, find_twin, plain_rate
@@ -89,7 +90,7 @@ class RunView:
         }
         if cells is not None:
             found |= {
-                "plan": _plan(cells),
+                "plan": cells.plan.to_json(),
                 "outcomes": cells.outcomes.decode(),
                 "rates": _rates(cells, range(len(cells.counts))),
             }
@@ -255,7 +256,7 @@ class RunView:
             "outcome": ended.outcome,
             "trial": cells.plan.trial(ended.cell).id,
             "steps": ended.steps,
-            "error": _headline(ended.error),
+            "error": headline(ended.error or "")[:300],
             "films": list(self._films(ended.cell, ended.attempt)),
         }
 
@@ -314,23 +315,5 @@ class RunView:
         return float(exact_rate(None if spec is None else spec.task.control_rate))
 
 
-def _plan(cells: Cells) -> dict[str, Any]:
-    """The trials; where they are planned seed by seed, as they mostly are, in three numbers."""
-    plan = cells.plan
-    found: dict[str, Any] = {"tasks": plan.tasks, "n": len(plan)}
-    if plan.is_regular:
-        return {**found, "first": int(plan.seeds[0]) if len(plan) else 0}
-    repeated = zip(plan.seeds.tolist(), plan.repeats.tolist(), strict=True)
-    seeds = [seed if not repeat else f"{seed}.{repeat}" for seed, repeat in repeated]
-    return {**found, "task": plan.task_of.tolist(), "seed": seeds}
-
-
 def _rates(cells: Cells, tasks: Iterable[int]) -> dict[int, dict[str, Any]]:
     return {task: plain_rate(cells.task_rate(task)) for task in tasks}
-
-
-def _headline(error: str | None) -> str:
-    lines = [line for line in (error or "").splitlines() if line.strip()]
-    if not any("Traceback" in line for line in lines):
-        return lines[0][:300] if lines else ""
-    return next((line for line in reversed(lines) if not line.startswith(" ")), lines[-1])[:300]

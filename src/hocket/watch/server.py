@@ -14,14 +14,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import logging
 import ssl
 import time
 from collections import deque
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 from urllib.parse import parse_qs, quote, unquote
 
 from websockets.asyncio.server import Server, ServerConnection, serve
@@ -30,6 +29,7 @@ from websockets.http11 import Request, Response
 
 from hocket.errors import HocketError, RunFolderError
 from hocket.results.showing.live import WANTED_S, picture_file, want
+from hocket.system.exposure import STRANGERS
 from hocket.watch import files
 from hocket.watch.folder_view import FolderView, is_run
 from hocket.watch.guard import Admission, names_of
@@ -41,8 +41,8 @@ _KEPT_CHANGES = 20
 """Changes that a page may be behind before it gets a new snapshot."""
 _LONGEST_MESSAGE = 16 << 10
 _MOST_PAGES = 200
-_LOG = logging.getLogger("hocket.watch")
-_LOG.setLevel(logging.CRITICAL)  # what strangers send is no event of ours
+_NONSENSE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
+"""What requests and messages that mean nothing lead to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +123,7 @@ class WatchServer:
         shown = f"[{host}]" if ":" in host else host
         return f"{guard.scheme}://{shown}:{port}/{quote(guard.token)}/"
 
-    async def __aenter__(self) -> Self:
+    async def __aenter__(self) -> WatchServer:
         self._server = await serve(
             self._serve,
             self._watching.host,
@@ -133,7 +133,7 @@ class WatchServer:
             compression=None,
             max_size=_LONGEST_MESSAGE,
             close_timeout=2.0,
-            logger=_LOG,
+            logger=STRANGERS,
         )
         return self
 
@@ -150,6 +150,12 @@ class WatchServer:
     # -- pages and videos ----------------------------------------------------------------------
 
     async def _answer(self, connection: ServerConnection, request: Request) -> Response | None:
+        try:
+            return await self._find(request)
+        except _NONSENSE:  # as a number of 5,000 digits, or two hosts
+            return files.text(HTTPStatus.BAD_REQUEST, "This means nothing.\n")
+
+    async def _find(self, request: Request) -> Response | None:
         guard, headers = self._guard, request.headers
         host = headers.get("Host")
         if not guard.knows_host(host):
@@ -170,7 +176,7 @@ class WatchServer:
             return files.text(HTTPStatus.SERVICE_UNAVAILABLE, words)
         if kind == "film":
             return await self._film(rest, headers.get("Range"), _growth(request.path))
-        name = "watch.html" if kind in ("", "run") else kind
+        name = "page.html" if kind in ("", "run") else kind
         found = files.page_file(name, guard.token) if not rest or kind == "run" else None
         return found or files.text(HTTPStatus.NOT_FOUND, "There is no such page.\n")
 
@@ -255,7 +261,7 @@ class WatchServer:
                 async with channel.lock:
                     view.label(int(asked["cell"]), str(asked["label"]))
                 await self._poll(channel)
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except _NONSENSE:
             await connection.send(json.dumps({"kind": "refused", "text": "This means nothing."}))
         except HocketError as exc:
             await connection.send(json.dumps({"kind": "refused", "text": str(exc)}))

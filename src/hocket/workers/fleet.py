@@ -5,45 +5,32 @@ from __future__ import annotations
 import contextlib
 import select
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
-from hocket.core.contracts.link import Link, SelfDriven
+from hocket.core.contracts.link import SelfDriven
 from hocket.core.contracts.runtime import Isolates, Runtime, WorkerSpec
-from hocket.core.data import Array, Observation, Signature, TaskInfo, Trial, signature
+from hocket.core.data import Array, Observation, Signature, Trial, signature
+from hocket.core.specs import TaskInfo
 from hocket.core.wire import Begin, Course, Discard, Execute, Message
 from hocket.errors import WorkerFailed
 from hocket.workers.notices import LanesUp, Notice, WorkerFault
 from hocket.workers.shm import STOP, word
-from hocket.workers.slots import Phase, WorkerSlot
+from hocket.workers.slots import Borrowed, Phase, WorkerSlot
 from hocket.workers.supervisor import WATCH_S, FleetConfig, Supervisor
 
-__all__ = ["Borrowed", "Fleet", "FleetConfig", "Fleets"]
+__all__ = ["Borrowed", "Fleet", "FleetConfig"]
 
+_FLOAT = np.dtype("<f8")
 _ONE = (0,)
 """The rows of a worker with one lane."""
 _GLANCE_S = 0.5e-3
 """Seconds for which a worker in this thread works before anyone looks what others have to say: less
 costs looks, more keeps others waiting."""
-
-
-@dataclass(slots=True)
-class Borrowed:
-    """A worker that a fleet has lent."""
-
-    link: Link
-    live: tuple[str, str] | None
-    """Suite and task that it has built."""
-    is_ended: bool = False
-
-    def end(self) -> None:
-        """End the worker, which may be in any state. Twice is safe."""
-        self.is_ended = True
-        self.link.kill()
 
 
 class Fleet:
@@ -137,23 +124,22 @@ class Fleet:
             counts, whole = [actions.shape[1]] * len(actions), actions
         else:
             counts, whole = [len(chunk) for chunk in actions], np.concatenate(actions)
-        flat = np.ascontiguousarray(whole, "<f8")
+        flat = np.ascontiguousarray(whole, _FLOAT)
         if self._is_one:
             # Rows in this process read an array where it lies.
             is_read = whole is actions and self.driven is not None
-            given = flat if is_read else flat.tobytes()
-            message = Execute(lanes, attempts, chunks, counts, given, courses)
+            data = flat if is_read else flat.tobytes()
+            message = Execute(lanes, attempts, chunks, counts, data, courses)
             self._execute(self._workers[0], message, now)
             return
         data = flat.tobytes()
         # Not by the data: where a delay is as long as a decision lasts, all chunks may be empty.
         width = 8 * actions[0].shape[1]
         ends = [width * steps for steps in accumulate(counts)]
+        parts = [data[end - width * count : end] for count, end in zip(counts, ends, strict=True)]
         if self._width == 1 and not courses:
-            for lane, attempt, chunk, count, end in zip(
-                lanes, attempts, chunks, counts, ends, strict=True
-            ):
-                part = data[end - width * count : end]
+            told = zip(lanes, attempts, chunks, counts, parts, strict=True)
+            for lane, attempt, chunk, count, part in told:
                 message = Execute(_ONE, (attempt,), (chunk,), (count,), part)
                 self._execute(self._workers[lane], message, now)
             return
@@ -163,7 +149,7 @@ class Fleet:
                 [attempts[index] for index in indices],
                 [chunks[index] for index in indices],
                 [counts[index] for index in indices],
-                b"".join([data[ends[i] - width * counts[i] : ends[i]] for i in indices]),
+                b"".join([parts[index] for index in indices]),
                 [courses[index] for index in indices] if courses else (),
             )
             self._execute(worker, message, now)
@@ -177,7 +163,9 @@ class Fleet:
             slot.chunk = chunk
             if slot.has_word:
                 self._control(worker, row, 0)
-        self._send(worker, message)
+        link = worker.link
+        if link is None or not link.send(message):
+            self._unsent(worker)
 
     def recall(self, lane: int, attempt: int, chunk: int) -> None:
         """Stop after the current step (with a history: as soon as that is whole); the lane answers
@@ -210,6 +198,16 @@ class Fleet:
         if link is None:
             raise WorkerFailed(f"Lane {lane} has no worker.")
         return link.arrays(lane % self._width, chunk)
+
+    def seen(self, lanes: Sequence[int], chunks: Sequence[int]) -> list[Observation]:
+        """What these lanes saw for these chunks, as `arrays` gives it."""
+        if self._width > 1:
+            return list(map(self.arrays, lanes, chunks))
+        links = [self._workers[lane].link for lane in lanes]
+        return [
+            self.arrays(lane) if link is None else link.arrays(0, chunk)
+            for lane, link, chunk in zip(lanes, links, chunks, strict=True)
+        ]
 
     def signature(self, lane: int) -> Signature:
         """Keys, shapes and dtypes of the lane's last observation."""
@@ -247,20 +245,25 @@ class Fleet:
         deadline = now + timeout_s
         is_woken = lingers = False
         while True:
+            rest_s = WATCH_S
             for worker in tuple(inline):
                 if worker.driven is not None:
                     seconds = deadline - now if supervisor.is_alone else _GLANCE_S
                     worker.driven.work(seconds, waker.is_woken, awaits_all=awaits_all)
                 self._read(worker, now)
-            rest_s = 0.0 if inbox.has_news and not lingers else self._rest_s()
-            now = time.monotonic()
+                if worker.driven is not None and (due_s := worker.driven.due_s()) is not None:
+                    rest_s = min(rest_s, due_s)
+            if inbox.has_news and not lingers:
+                rest_s = 0.0
+            if inline:
+                now = time.monotonic()
             events = supervisor.epoll.poll(min(max(0.0, deadline - now), rest_s))
             now = time.monotonic()
             for fd, mask in events:
                 if fd == waker.fd:
                     waker.clear()
                     is_woken = True
-                elif mask == select.EPOLLIN and fd in by_fd:
+                elif mask == select.POLLIN and fd in by_fd:
                     self._read(by_fd[fd], now)
                 else:
                     self._attend(fd, mask, now)
@@ -274,21 +277,15 @@ class Fleet:
             if is_woken or inbox.has_news or now >= deadline:
                 return inbox.take()
 
-    def _rest_s(self) -> float:
-        """Seconds for which nobody needs to be looked after."""
-        driven = [worker.driven for worker in self._supervisor.inline]
-        dues = [None if each is None else each.due_s() for each in driven]
-        return min([WATCH_S, *(due_s for due_s in dues if due_s is not None)])
-
     def _attend(self, fd: int, mask: int, now: float) -> None:
         """Do what any other event of epoll asks for: to send on, or to read from whoever leaves."""
         worker = self._supervisor.by_fd.get(fd)
         if worker is None:
             self._supervisor.hear_retiring(fd)
             return
-        if mask & select.EPOLLOUT and worker.link is not None and worker.link.flush():
-            self._supervisor.epoll.modify(fd, select.EPOLLIN)
-        if mask & ~select.EPOLLOUT:
+        if mask & select.POLLOUT and worker.link is not None and worker.link.flush():
+            self._supervisor.epoll.modify(fd, select.POLLIN)
+        if mask & ~select.POLLOUT:
             self._read(worker, now)
 
     def _read(self, worker: WorkerSlot, now: float) -> None:
@@ -342,59 +339,18 @@ class Fleet:
             yield self._workers[number], rows, indices
 
     def _send(self, worker: WorkerSlot, message: Message) -> None:
-        """Send to a worker; where there is none the attempts are lost here."""
-        link = worker.link
-        if link is None:
+        if worker.link is None or not worker.link.send(message):
+            self._unsent(worker)
+
+    def _unsent(self, worker: WorkerSlot) -> None:
+        """Send the rest later; where there is no worker the attempts are lost here."""
+        if worker.link is None:
             self._inbox.lost(worker.lanes, worker.slots, WorkerFault.START, worker.trouble)
-        elif not link.send(message):
-            self._supervisor.epoll.modify(link.fileno() or 0, select.EPOLLIN | select.EPOLLOUT)
+        else:
+            fd = worker.link.fileno() or 0
+            self._supervisor.epoll.modify(fd, select.POLLIN | select.POLLOUT)
 
     def _control(self, worker: WorkerSlot, row: int, value: int) -> None:
         worker.slots[row].has_word = value != 0
         if worker.link is not None:
             worker.link.control(row, value)
-
-
-class Fleets:
-    """Lends a fleet to one run at a time, and keeps it for the next that needs the same workers.
-
-    Starting workers and building their envs can take minutes where a run takes seconds. A run that
-    needs others, or a fleet that was left in the middle of episodes, gets new ones.
-    """
-
-    def __init__(self) -> None:
-        self._kept: tuple[WorkerSpec, FleetConfig, object, Fleet] | None = None
-
-    def __enter__(self) -> Fleets:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def lend(
-        self,
-        build_runtime: Callable[[], Runtime],
-        spec: WorkerSpec,
-        config: FleetConfig,
-        where: object = None,
-    ) -> Fleet:
-        """A fleet of such workers: the last one, if it can be. `where` is what the runtime was
-        chosen by: workers elsewhere are others."""
-        if self._kept is not None:
-            *kept, fleet = self._kept
-            if kept == [spec, config, where] and fleet.is_idle:
-                return fleet
-        self.close()
-        fleet = Fleet(build_runtime(), spec, config)
-        self._kept = (spec, config, where, fleet)
-        return fleet
-
-    @property
-    def lent(self) -> Fleet | None:
-        """The fleet that was lent last and is kept."""
-        return None if self._kept is None else self._kept[-1]
-
-    def close(self) -> None:
-        if self._kept is not None:
-            self._kept[-1].close()
-            self._kept = None

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import chain
+from operator import attrgetter
+from typing import Any
+
 import numpy as np
 
-from hocket.core.data import Array, EnvSpec
-from hocket.core.wire import Executed, Failed, Message, Observed, Ready, Remark, Sealed, Told
+from hocket.core.data import Array
+from hocket.core.specs import EnvSpec
+from hocket.core.wire import Executed, Failed, Message, Observed, Piece, Ready, Remark, Sealed, Told
 from hocket.workers.notices import (
     LaneFailed,
     LanesBegun,
@@ -19,6 +24,8 @@ from hocket.workers.notices import (
 )
 from hocket.workers.slots import LaneSlot, Phase, WorkerSlot
 
+_COLUMNS = attrgetter("attempts", "chunks", "steps", "ends", "busy_s", "observe_s")
+
 
 class Inbox:
     """Turns what workers say into notices, and brings their slots' state in step with it. It holds
@@ -26,21 +33,24 @@ class Inbox:
 
     def __init__(self) -> None:
         self._notices: list[Notice] = []
-        self._executed: LanesExecuted | None = None
+        self._executed: list[tuple[int, Executed]] = []
+        """What workers told of chunks that ended, behind the first lane of each."""
+        self._rows, self._has_end = 0, False
+        """How many chunks these are, and whether an episode ended with one of them."""
+        self._dropped: set[int] = set()
+        """Those among them that nobody waits for."""
         self._observed: LanesObserved | None = None
         self._told: list[Notice] = []
         self.has_news = False
-        """True if there is something to take. (What envs told waits for the chunk's end.)"""
+        """True if there is something to take. (What was told of a chunk waits for its end.)"""
         self._specs: dict[tuple[str, str], EnvSpec] = {}
         """The EnvSpec of each task. A worker tells it once, but every listener wants to know."""
 
     @property
     def chunks(self) -> int:
         """How many chunks have ended; 0 where anything else is noted too, or an episode ended."""
-        executed = self._executed
-        if executed is None or self._notices or self._observed or any(executed.ends):
-            return 0
-        return len(executed.lanes)
+        is_mixed = self._has_end or self._notices or self._observed
+        return 0 if is_mixed else self._rows - len(self._dropped)
 
     def add(self, notice: Notice) -> None:
         self.has_news = True
@@ -50,9 +60,8 @@ class Inbox:
         """All notices, chunks first: an attempt's end comes before its seal or a new worker, and
         what a lane saw on the way before the end of its chunk."""
         notices, self._notices, self.has_news = self._notices, [], False
-        if self._executed is not None:
-            notices.insert(0, self._executed)
-            self._executed = None
+        if self._executed and (executed := self._take_executed()).lanes:
+            notices.insert(0, executed)
         if self._told:
             notices, self._told = [*self._told, *notices], []
         if self._observed is not None:
@@ -62,18 +71,27 @@ class Inbox:
 
     def hear(self, worker: WorkerSlot, message: Message, now: float) -> bool:
         """Note what a worker says of its lanes; false for what it says of itself."""
-        if isinstance(message, Executed):
-            self.executed(worker, message, now)
+        if type(message) is Executed:
+            rows = message.lanes
+            slot = worker.slots[rows[0]]
+            count = len(rows)
+            if count == 1 and not message.ends[0] and not slot.orphans:
+                slot.phase, self.has_news = Phase.READY, True
+            else:
+                self._settle(worker, message, now)
+            self._executed.append((worker.lanes.start, message))
+            self._rows += count
         elif isinstance(message, Observed):
             self._note_observed(worker, message)
         elif isinstance(message, Told):
             self._note_told(worker, message)
         elif isinstance(message, Ready):
             self._ready(worker, message)
-        elif isinstance(message, Sealed):
+        elif isinstance(message, (Piece, Sealed)):
             self.sealed(worker.lanes, worker.slots, message)
         elif isinstance(message, Remark):
-            self.add(Remarked(message.text))
+            if not worker.slots[message.lane].orphans:
+                self._told.append(Remarked(worker.lanes[message.lane], *message[1:]))
         else:
             return False
         return True
@@ -109,90 +127,40 @@ class Inbox:
         if out.lanes:
             self._told.append(out)
 
-    def executed(self, worker: WorkerSlot, message: Executed, now: float) -> None:
-        """Note that chunks were run."""
-        if len(message.lanes) == 1 and not message.ends[0]:
-            slot = worker.slots[message.lanes[0]]
-            if not slot.orphans:
-                slot.phase = Phase.READY
-                self._append(worker, message)
-                return
-        rewards, totals = _rewards(message)
-        first = worker.lanes.start
-        told = LanesExecuted(
-            [first + row for row in message.lanes] if first else message.lanes,
-            message.attempts,
-            message.chunks,
-            message.steps,
-            rewards,
-            totals,
-            message.ends,
-            message.busy_s,
-            message.observe_s,
-        )
-        is_awaited = self._settle(worker, message, now)
-        if is_awaited is not None:
-            told = where(told, is_awaited)
-        out = self._executed
-        if out is None:
-            if told.lanes:
-                self._executed, self.has_news = told, True
-        else:
-            # A loop over the columns would cost as much as all else here.
-            out.lanes.extend(told.lanes)
-            out.attempts.extend(told.attempts)
-            out.chunks.extend(told.chunks)
-            out.steps.extend(told.steps)
-            out.rewards.extend(told.rewards)
-            out.totals.extend(told.totals)
-            out.ends.extend(told.ends)
-            out.busy_s.extend(told.busy_s)
-            out.observe_s.extend(told.observe_s)
-
-    def _append(self, worker: WorkerSlot, message: Executed) -> None:
-        """Note the usual answer of a worker with one lane, at less than half the cost of others."""
-        lanes, attempts, chunks, steps, packed, ends, busy_s, observe_s, _ = message
-        if worker.lanes.start:
-            lanes = [worker.lanes.start + lanes[0]]
-        rewards = np.frombuffer(packed)
-        total = _total(rewards.tolist())
-        out = self._executed
-        if out is None:
-            self.has_news = True
-            self._executed = LanesExecuted(
-                lanes, attempts, chunks, steps, [rewards], [total], ends, busy_s, observe_s
-            )
-            return
-        out.lanes.append(lanes[0])
-        out.attempts.append(attempts[0])
-        out.chunks.append(chunks[0])
-        out.steps.append(steps[0])
-        out.rewards.append(rewards)
-        out.totals.append(total)
-        out.ends.append(0)
-        out.busy_s.append(busy_s[0])
-        out.observe_s.append(observe_s[0])
-
-    def _settle(self, worker: WorkerSlot, message: Executed, now: float) -> list[bool] | None:
-        """Bring the slots to what a message says. Where some of its rows are of attempts that were
-        discarded, which are told of no more, says of each row whether anyone waits for it."""
-        slots = [worker.slots[row] for row in message.lanes]
-        orphans = [slot for slot in slots if slot.orphans]
-        if not orphans and not any(message.ends):
-            for slot in slots:
-                slot.phase = Phase.READY
-            return None
-        for slot, attempt, end in zip(slots, message.attempts, message.ends, strict=True):
+    def _settle(self, worker: WorkerSlot, message: Executed, now: float) -> None:
+        """Bring the slots to what a message says, and take note which of its rows are of attempts
+        that were discarded: nobody waits for these."""
+        rows = zip(message.lanes, message.attempts, message.ends, strict=True)
+        for index, (row, attempt, end) in enumerate(rows, self._rows):
+            slot = worker.slots[row]
             if end:
                 worker.episodes += 1
                 worker.since = now
+                self._has_end = True
                 slot.sealing.append(-1 if slot.orphans else attempt)
-            if not slot.orphans:
+            if slot.orphans:
+                slot.orphans -= 1
+                self._dropped.add(index)
+            else:
                 slot.phase = Phase.IDLE if end else Phase.READY
-        is_awaited = [not slot.orphans for slot in slots]
-        for slot in orphans:
-            slot.orphans -= 1
-        return is_awaited if orphans else None
+                self.has_news = True
+
+    def _take_executed(self) -> LanesExecuted:
+        """All chunks that ended, in one notice: columns are joined once, whatever told them."""
+        told = [message for _, message in self._executed]
+        lanes = [first + row for first, message in self._executed for row in message.lanes]
+        columns: Any = _COLUMNS(told[0])
+        if len(told) > 1:
+            columns = map(list, map(chain.from_iterable, zip(*map(_COLUMNS, told), strict=True)))
+        attempts, chunks, steps, ends, busy_s, observe_s = columns
+        rewards, totals = _rewards(steps, b"".join([message.rewards for message in told]))
+        executed = LanesExecuted(
+            lanes, attempts, chunks, steps, rewards, totals, ends, busy_s, observe_s
+        )
+        if self._dropped:
+            executed = where(executed, [i not in self._dropped for i in range(len(lanes))])
+        self._executed, self._dropped, self._rows, self._has_end = [], set(), 0, False
+        return executed
 
     def _ready(self, worker: WorkerSlot, message: Ready) -> None:
         kept = []
@@ -219,11 +187,17 @@ class Inbox:
                 )
             )
 
-    def sealed(self, lanes: range, slots: list[LaneSlot], message: Sealed) -> None:
-        if slots[message.lane].sealing.popleft() >= 0:
-            self.add(LaneSealed(lanes[message.lane], message.attempt, message.files))
+    def sealed(self, lanes: range, slots: list[LaneSlot], message: Piece | Sealed) -> None:
+        slot = slots[message.lane]
+        if isinstance(message, Piece):
+            slot.rows[message.name] = message.data
+            return
+        rows, slot.rows = slot.rows, {}
+        if slot.sealing.popleft() >= 0:
+            self.add(LaneSealed(lanes[message.lane], *message[1:], rows))
 
     def unsealed(self, lanes: range, slots: list[LaneSlot], message: Failed) -> None:
+        slots[message.lane].rows = {}
         if slots[message.lane].sealing.popleft() >= 0:
             lane = lanes[message.lane]
             self.add(LaneFailed(lane, *message[1:], sealing=True))
@@ -253,12 +227,10 @@ class Inbox:
         return has_lost
 
 
-def _rewards(message: Executed) -> tuple[list[Array], list[float]]:
-    """The rewards of each row, and their sums from the first step to the last."""
-    steps, flat = message.steps, np.frombuffer(message.rewards)
-    if len(steps) == 1:
-        return [flat], [_total(flat.tolist())]
-    count, rows, totals, at = steps[0], [], [], 0
+def _rewards(steps: list[int], packed: bytes) -> tuple[list[Array], list[float]]:
+    """The rewards of each row, and their sums from the first step to the last: to the bit the same
+    whoever comes at once."""
+    flat, count, rows, totals, at = np.frombuffer(packed), steps[0], [], [], 0
     even = next((index for index, other in enumerate(steps) if other != count), len(steps))
     if count and even > 1:
         at = even * count
@@ -268,13 +240,8 @@ def _rewards(message: Executed) -> tuple[list[Array], list[float]]:
         row = flat[at : at + length]
         at += length
         rows.append(row)
-        totals.append(_total(row.tolist()))
+        total = 0.0
+        for reward in row.tolist():  # As `accumulate` does; Python's `sum` differs from 3.12 on.
+            total += reward
+        totals.append(total)
     return rows, totals
-
-
-def _total(rewards: list[float]) -> float:
-    """The sum as `np.add.accumulate` has it, to the bit; Python's `sum` differs from 3.12 on."""
-    total = 0.0
-    for reward in rewards:
-        total += reward
-    return total

@@ -90,7 +90,8 @@ class InThreadLink:
             self.is_alive = False
             self._host.close()
 
-    def post(self, message: Message) -> None:
+    def post(self, message: Message, *, has_more: bool = False) -> None:
+        del has_more
         self._outbox.append(message)
 
     def leave(self, lane: int, attempt: int, files: Sequence[str]) -> None:
@@ -124,13 +125,13 @@ class InlineLink(InThreadLink):
         del lane
         return self._views[chunk % len(self._views)]
 
-    def post(self, message: Message) -> None:
+    def post(self, message: Message, *, has_more: bool = False) -> None:
         if isinstance(message, Ready) and message.layout is not None:
             assert self._memory is not None
             slots = len(self._views)
             layout = Layout.from_plain(message.layout, len(self._memory) // slots)
             self._views = [layout.views(self._memory, slot) for slot in range(slots)]
-        super().post(message)
+        super().post(message, has_more=has_more)
 
     def allocate(self, size: int) -> bytearray:
         """Give the Host memory that the engine reads without a copy."""

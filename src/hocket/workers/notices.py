@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import compress
 from typing import Any, NamedTuple, TypeVar, Union
 
-from hocket.core.data import Array, EnvSpec
-from hocket.errors import HocketError, RunFolderError, UsageError, WorkerFailed, from_name
+from hocket.core.data import Array, InfoValues
+from hocket.core.specs import EnvSpec
+from hocket.errors import (
+    HocketError,
+    OutcomeError,
+    RunFolderError,
+    UsageError,
+    WorkerFailed,
+    from_name,
+)
 
 
 class LanesUp(NamedTuple):
@@ -82,6 +90,10 @@ class LaneSealed(NamedTuple):
     lane: int
     attempt: int
     files: Sequence[str]
+    progress: float | None
+    told: InfoValues
+    rows: Mapping[str, bytes]
+    """What files of rows would hold that need not be written, by their names."""
 
 
 class WorkerFault(str, enum.Enum):
@@ -116,21 +128,22 @@ class LaneFailed(NamedTuple):
 
     @property
     def account(self) -> str:
-        """What happened, with the traceback where there is one. An error of hocket's own says all
-        in a sentence."""
-        if from_name(self.kind, self.message) is not None:
-            return f"{self.kind}: {self.message}"
-        return f"{self.kind}: {self.message}\n{self.traceback}".rstrip()
+        """What happened, with the frames of the user's code where there are any."""
+        is_own = isinstance(self.kind, WorkerFault) or from_name(self.kind, "") is not None
+        if self.traceback or not is_own:
+            return f"{self.message}\n{self.traceback}".rstrip()
+        return f"{self.kind}: {self.message}"
 
     def verdict(self, *, any_built: bool) -> HocketError | None:
         """The error that ends the run, where another attempt would fare no better: no worker can be
-        started, the first env that was asked for cannot be, or a sink cannot write. Were the run to
-        go on, a full disk would count as an ERROR of every trial left."""
+        started, the first env that was asked for cannot be, an env tells what is no outcome, or a
+        sink cannot write. Were the run to go on, a full disk would count as an ERROR of every trial
+        left."""
         if self.kind is WorkerFault.START:
             return WorkerFailed(f"No worker could be started. {self.account}")
         mistake = from_name(self.kind, self.message)
         is_usage = isinstance(mistake, UsageError) and not any_built
-        return mistake if is_usage or isinstance(mistake, RunFolderError) else None
+        return mistake if is_usage or isinstance(mistake, (RunFolderError, OutcomeError)) else None
 
 
 class LanesRecycled(NamedTuple):
@@ -141,8 +154,10 @@ class LanesRecycled(NamedTuple):
 
 
 class Remarked(NamedTuple):
-    """A worker has something to tell of its env, in a sentence."""
+    """A worker has something to tell of an attempt, in a sentence."""
 
+    lane: int
+    attempt: int
     text: str
 
 

@@ -23,7 +23,10 @@ _STEPS, _WORD = 0, 1
 _EXITED = 1 << 32
 
 STOP = 1
-_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+LOSES_DESCRIPTORS = not hasattr(os, "memfd_create")
+"""True on macOS: a descriptor that is sent and then closed here before it was received is closed
+there too, so that whoever sends one keeps it until it is known to have come."""
+_SHRINK = getattr(fcntl, "F_SEAL_SHRINK", 0)
 _ALIGN = 64
 """Bytes of a cache line: no two arrays share one."""
 
@@ -32,12 +35,16 @@ def create_block(name: str, size: int) -> int:
     """The file descriptor of `size` bytes of memory. Raises OSError where there is none.
 
     The pages are claimed here, so that full memory is an error at once and not a SIGBUS at some
-    later write; and nobody can make it shorter, which would be one at some later read.
+    later write; and, where the system can, nobody can make it shorter, which would be one at some
+    later read.
     """
+    if not hasattr(os, "memfd_create"):
+        return _create_nameless(size)
     fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.posix_fallocate(fd, 0, size)
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
+        seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
     except OSError:
         os.close(fd)
         raise
@@ -49,9 +56,14 @@ def create_file(name: str, size: int) -> int:
     try:
         return create_block(name, size) if size else os.memfd_create(name, os.MFD_CLOEXEC)
     except (OSError, AttributeError):
-        with tempfile.TemporaryFile() as file:
-            os.ftruncate(file.fileno(), size)
-            return os.dup(file.fileno())
+        return _create_nameless(size)
+
+
+def _create_nameless(size: int) -> int:
+    with tempfile.TemporaryFile() as file:
+        file.write(bytes(size))
+        file.flush()
+        return os.dup(file.fileno())
 
 
 def map_block(fd: int) -> mmap.mmap:
@@ -64,10 +76,10 @@ def map_sealed(fd: int, access: int = mmap.ACCESS_DEFAULT) -> mmap.mmap:
     try:
         # Asked first: it fails for whatever is no memory, and waits for nobody.
         seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
-    except OSError:
+    except (OSError, AttributeError):  # macOS has no seals
         seals = 0
     # A huge page that cannot be had would end whoever reads it.
-    if not seals & fcntl.F_SEAL_SHRINK or os.fstatvfs(fd).f_bsize != mmap.PAGESIZE:
+    if not seals & _SHRINK or os.fstatvfs(fd).f_bsize != mmap.PAGESIZE:
         raise WireError("Memory of another process is not sealed against shrinking.")
     return mmap.mmap(fd, os.fstat(fd).st_size, access=access)
 
@@ -199,7 +211,7 @@ class Control:
 
     def command(self, lane: int, chunk: int) -> int:
         """The code of the control word if it is meant for this chunk, else 0."""
-        value = self.word(lane)
+        value = self._words[_HEADER + lane * _PER_LANE + _WORD]
         return value & 0xFF if value >> 8 == chunk + 1 else 0
 
     def close(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
+from dataclasses import dataclass
 
 from hocket.core.contracts.link import Audible, Link, SelfDriven
 
@@ -17,7 +18,17 @@ class Phase(enum.Enum):
 
 
 class LaneSlot:
-    __slots__ = ("attempt", "chunk", "has_word", "live", "orphans", "phase", "sealing", "trial")
+    __slots__ = (
+        "attempt",
+        "chunk",
+        "has_word",
+        "live",
+        "orphans",
+        "phase",
+        "rows",
+        "sealing",
+        "trial",
+    )
 
     def __init__(self) -> None:
         self.phase = Phase.IDLE
@@ -29,6 +40,8 @@ class LaneSlot:
         """Suite and task that the worker has built."""
         self.sealing: deque[int] = deque()
         """Ended attempts whose recordings are not yet sealed; -1 for one that was discarded."""
+        self.rows: dict[str, bytes] = {}
+        """What came of the attempt that is sealed next: what files of rows would hold, by name."""
         self.orphans = 0
         """Answers still to come for attempts that were discarded."""
         self.has_word = False
@@ -65,6 +78,8 @@ class WorkerSlot:
         """When the worker was last seen to make progress, or was asked for something."""
         self.counted = -1
         """Steps of all lanes at that time."""
+        self.has_stepped = False
+        """A first step was seen: many simulators compile in it, which belongs to their start."""
 
     @property
     def is_busy(self) -> bool:
@@ -75,7 +90,7 @@ class WorkerSlot:
         link = self.link
         if link is None:
             return "", 0.0
-        phases = {slot.phase for slot in self.slots}
+        phases = [slot.phase for slot in self.slots]
         if Phase.BEGINNING in phases or not self.is_up:
             return "start", now - self.since
         if Phase.EXECUTING in phases:
@@ -83,7 +98,23 @@ class WorkerSlot:
             if counted != self.counted:
                 self.counted = counted
                 self.since = now
-            return "step", now - self.since
+            self.has_stepped |= counted > 0
+            return "step" if self.has_stepped else "start", now - self.since
         if any(slot.sealing for slot in self.slots):
             return "start", now - self.since
         return "", 0.0
+
+
+@dataclass(slots=True)
+class Borrowed:
+    """A worker that a fleet has lent."""
+
+    link: Link
+    live: tuple[str, str] | None
+    """Suite and task that it has built."""
+    is_ended: bool = False
+
+    def end(self) -> None:
+        """End the worker, which may be in any state. Twice is safe."""
+        self.is_ended = True
+        self.link.kill()

@@ -12,7 +12,8 @@ from hocket.core import plugins
 from hocket.core.contracts.batched import BatchedSuite
 from hocket.core.contracts.env import Suite
 from hocket.core.contracts.runtime import WorkerSpec
-from hocket.core.data import Ref, SuccessRule, TaskInfo
+from hocket.core.data import Ref, SuccessRule
+from hocket.core.specs import TaskInfo
 from hocket.core.wire import Described, Failed
 from hocket.errors import EnvError, UnknownNameError, UsageError
 from hocket.workers.env import gl
@@ -70,8 +71,8 @@ class Suites(dict[str, Any]):
         """The answer to whoever asks for the tasks of a suite."""
         try:
             return Described(name, [asdict(task) for task in self[name].tasks()])
-        except (Exception, SystemExit) as exc:  # noqa: BLE001 - told to the parent, whatever it is
-            return Failed.of(-1, -1, exc)
+        except BaseException as exc:  # noqa: BLE001 - told to the parent, whatever it is
+            return Failed.of(-1, -1, exc, f"The env {name!r}")
 
 
 def find_task(suite: str, tasks: Sequence[TaskInfo], name: str) -> TaskInfo:
@@ -92,8 +93,14 @@ def with_details(task: TaskInfo, env: Any) -> TaskInfo:
 
 
 def with_rate(task: TaskInfo, env: Any) -> TaskInfo:
-    """The task, with the control rate that its env says where the suite says none."""
-    return replace(task, control_rate=control_rate_of(env)) if not task.control_rate else task
+    """The task, with the control rate and the score that its env says where the suite says none."""
+    if not task.control_rate:
+        task = replace(task, control_rate=control_rate_of(env))
+    key, least = (
+        next((said for one in _layers(env) if (said := getattr(one, name, None)) is not None), None)
+        for name in ("score_key", "success_at")
+    )
+    return task if task.score_key or not key else replace(task, score_key=key, success_at=least)
 
 
 def prompt_of(env: Any) -> str:
@@ -108,6 +115,13 @@ def limit_of(env: Any) -> int | None:
     said.append(getattr(getattr(env, "spec", None), "max_episode_steps", None))
     limits = (int(one) for one in said if isinstance(one, Integral))
     return min((one for one in limits if one > 0), default=None)
+
+
+def told_by(suite: object, env: object) -> tuple[tuple[str, ...], dict[str, str]]:
+    """The notes of a suite and of its env, each once, and their facts, of which the env's stand."""
+    notes = (*getattr(suite, "notes", ()), *getattr(env, "notes", ()))
+    facts = {**getattr(suite, "facts", {}), **getattr(env, "facts", {})}
+    return tuple(dict.fromkeys(map(str, notes))), facts
 
 
 def _layers(env: Any) -> Iterator[Any]:
@@ -167,7 +181,7 @@ def open_suite(ref: Ref, worker: int | None = None) -> Suite | BatchedSuite:
 
 def is_batched(spec: WorkerSpec) -> bool:
     """True where a worker's suites run as rows of a batched simulator; all or none of them must."""
-    batched = [name for name, ref in spec.suites.items() if has_rows(ref.name)]
+    batched = [name for name, ref in spec.suites.items() if has_rows(ref)]
     if batched and len(batched) < len(spec.suites):
         plain = next(name for name in spec.suites if name not in batched)
         raise UsageError(
@@ -177,10 +191,13 @@ def is_batched(spec: WorkerSpec) -> bool:
     return bool(batched)
 
 
-def has_rows(name: str) -> bool:
-    """True where an env's name means a batched simulator; its adapter's class tells."""
-    build = plugins.find("envs", name).build
-    return isinstance(build, type) and issubclass(build, BatchedSuite)
+def has_rows(ref: Ref) -> bool:
+    """True where an env's name means a batched simulator; its adapter's class tells, by the
+    settings where that depends on them."""
+    build = plugins.find("envs", ref.name).build
+    choose = getattr(build, "has_rows", None)
+    is_batched = isinstance(build, type) and issubclass(build, BatchedSuite)
+    return is_batched and (choose is None or choose(ref.config))
 
 
 def preloads(names: Sequence[str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import select
 import time
 from collections.abc import Iterator
@@ -10,14 +11,15 @@ from dataclasses import dataclass, replace
 from hocket import errors
 from hocket.core.contracts.link import LastWords, Link
 from hocket.core.contracts.runtime import Prepares, Runtime, WorkerSpec
-from hocket.core.data import TaskInfo
-from hocket.core.wire import Close, Describe, Described, Failed, Hello, Message, Sealed
+from hocket.core.specs import TaskInfo
+from hocket.core.wire import Close, Describe, Described, Failed, Hello, Message, Piece, Sealed
 from hocket.errors import EnvError, UsageError, WorkerFailed
+from hocket.system import machine, open_files
 from hocket.workers.inbox import Inbox
 from hocket.workers.notices import LaneFailed, LanesRecycled, LanesUp, WorkerFault
 from hocket.workers.shm import STOP, word
 from hocket.workers.slots import LaneSlot, Phase, WorkerSlot
-from hocket.workers.waker import Waker
+from hocket.workers.waker import Poll, Waker
 
 # How soon a fault must be noticed, and how long an end may take, against what looks cost.
 WATCH_S = 0.1
@@ -77,14 +79,17 @@ class Supervisor:
         width = spec.lanes
         if config.lanes < 1 or config.lanes % width:
             raise UsageError(f"{config.lanes} lanes cannot be had in workers of {width}.")
+        if config.worker_memory is not None and machine.resident_bytes(os.getpid()) is None:
+            raise UsageError("--worker-memory needs /proc, which this system does not have.")
+        open_files.allow(config.lanes // width, "lane" if width == 1 else "worker")
         self.workers = [WorkerSlot(range(i, i + width)) for i in range(0, config.lanes, width)]
         self.by_fd: dict[int, WorkerSlot] = {}
         """Workers in other processes, by what to wait on."""
         self.inline: list[WorkerSlot] = []
         """Workers in this thread."""
-        self.epoll = select.epoll()
+        self.epoll = select.epoll() if hasattr(select, "epoll") else Poll()
         self.waker = Waker()
-        self.epoll.register(self.waker.fd, select.EPOLLIN)
+        self.epoll.register(self.waker.fd, select.POLLIN)
         self.inbox = Inbox()
         self.watched_at = self._weighed_at = time.monotonic()
         """When `watch` was last called."""
@@ -116,7 +121,7 @@ class Supervisor:
             self.inline.append(worker)
         else:
             self.by_fd[fd] = worker
-            self.epoll.register(fd, select.EPOLLIN)
+            self.epoll.register(fd, select.POLLIN)
 
     def can_leave(self, worker: WorkerSlot) -> bool:
         """True if a worker is up, in a process of its own, and nothing is awaited of it."""
@@ -141,10 +146,8 @@ class Supervisor:
                 if isinstance(message, Described):
                     return [TaskInfo(**task) for task in message.tasks]
                 if isinstance(message, Failed):
-                    # The worker's own error where it is one of hocket's, else its traceback.
-                    raise errors.from_name(message.kind, message.message) or EnvError(
-                        f"The tasks of {suite!r} cannot be listed.\n{message.traceback}"
-                    )
+                    error = errors.from_name(message.kind, message.message)
+                    raise error or EnvError(message.account)
         finally:
             link.kill()
         raise WorkerFailed(f"The tasks of {suite!r} were not told within {timeout_s} s.")
@@ -200,7 +203,7 @@ class Supervisor:
 
     def _hear_failed(self, worker: WorkerSlot, message: Failed) -> bool:
         if message.lane < 0:
-            self.lose(worker, message.kind, f"{message.message}\n{message.traceback}")
+            self.lose(worker, message.kind, message.account)
             return False
         slot = worker.slots[message.lane]
         if slot.sealing:
@@ -226,7 +229,7 @@ class Supervisor:
             self._part(fd, retiring, str(exc))
             return
         for message in messages:
-            if isinstance(message, Sealed):
+            if isinstance(message, (Piece, Sealed)):
                 self.inbox.sealed(retiring.lanes, retiring.slots, message)
             elif isinstance(message, Failed):
                 self.inbox.unsealed(retiring.lanes, retiring.slots, message)
@@ -286,7 +289,7 @@ class Supervisor:
             link.send(Close())
             deadline = time.monotonic() + self._config.start_timeout_s
             self._retiring[fd] = RetiringWorker(worker.lanes, link, slots, deadline)
-            self.epoll.register(fd, select.EPOLLIN)
+            self.epoll.register(fd, select.POLLIN)
         self.start(worker)
 
     def _part(self, fd: int, retiring: RetiringWorker, message: str) -> None:
@@ -342,9 +345,9 @@ class Supervisor:
             self.lose(
                 worker, WorkerFault.HUNG, f"Nothing was heard of the worker for {_SILENT_S:g} s."
             )
-        elif weighs and worker.link is not None:
+        elif weighs and worker.link is not None and self._config.worker_memory is not None:
             used, limit = worker.link.memory(), self._config.worker_memory
-            if limit is None or used is None or used <= limit:
+            if used is None or used <= limit:
                 return
             reason = f"The worker used {used} bytes of memory; it may use {limit}."
             if worker.is_busy:

@@ -2,9 +2,28 @@
 
 from __future__ import annotations
 
+import os
+import select
 import threading
 from contextlib import suppress
-from os import EFD_CLOEXEC, EFD_NONBLOCK, close, eventfd, eventfd_read, eventfd_write
+
+_MOST = 1 << 16
+"""Bytes that a pipe holds at most."""
+
+
+class Poll:
+    """What the fleet needs of epoll, where the system has poll alone, whose masks are the same.
+    Among 300 files a look takes 32 us instead of 0.7."""
+
+    def __init__(self) -> None:
+        self._poll = select.poll()
+        self.register, self.modify = self._poll.register, self._poll.modify
+        self.unregister = self._poll.unregister
+
+    def poll(self, timeout_s: float) -> list[tuple[int, int]]:
+        return self._poll.poll(timeout_s * 1000)
+
+    def close(self) -> None: ...
 
 
 class Waker:
@@ -12,12 +31,14 @@ class Waker:
     `wake`, also after `close`; one thread waits."""
 
     def __init__(self) -> None:
-        self.fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
-        """Readable from `wake` to `clear`."""
+        self.fd, self._out = os.pipe()
+        """The first is readable from `wake` to `clear`."""
+        os.set_blocking(self.fd, False)
+        os.set_blocking(self._out, False)
         self._is_woken = False
         self._is_closed = False
-        # `_is_woken` says what the file does, and a file that is closed is never touched: its
-        # number may be another's. A signal handler may call `wake` while its own thread has the
+        # `_is_woken` says what the pipe does, and one that is closed is never touched: its number
+        # may be another's. A signal handler may call `wake` while its own thread has the
         # lock.
         self._lock = threading.RLock()
 
@@ -26,7 +47,8 @@ class Waker:
         with self._lock:
             if not self._is_closed:
                 self._is_woken = True
-                eventfd_write(self.fd, 1)
+                with suppress(BlockingIOError):  # the pipe is full of calls
+                    os.write(self._out, b".")
 
     def is_woken(self) -> bool:
         """True if `wake` was called since the last `clear`, without a look at the file."""
@@ -36,7 +58,7 @@ class Waker:
         with self._lock:
             if not self._is_closed:
                 with suppress(BlockingIOError):  # nobody called `wake`
-                    eventfd_read(self.fd)
+                    os.read(self.fd, _MOST)
                 # Last: with it first, a signal in between would leave a claim that nothing ends.
                 self._is_woken = False
 
@@ -44,4 +66,5 @@ class Waker:
         with self._lock:
             if not self._is_closed:
                 self._is_closed = True
-                close(self.fd)
+                os.close(self.fd)
+                os.close(self._out)

@@ -21,19 +21,18 @@ import numpy as np
 from hocket.core import plugins
 from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.data import Ref, Signature
+from hocket.core.frames import Frames, pack
 from hocket.core.wire import (
     END_OBSERVED,
     Close,
     Executed,
     Failed,
-    Frames,
     Hello,
     Message,
     Observed,
     Open,
     Ready,
     Sealed,
-    pack,
 )
 from hocket.errors import HocketError, MissingExtraError, WireError
 from hocket.workers.env.host import Host, Port
@@ -45,6 +44,8 @@ from hocket.workers.suites import is_batched
 
 _READ = 1 << 18
 """Bytes of one read from the stream: an Execute message with a long chunk fits."""
+_SENT = 8
+"""Descriptors that were sent and are still open here: some systems lose what is closed too soon."""
 _WORK_S = 1.0
 """Seconds of a batched simulator's steps before the stream is looked at again even if nobody
 writes. A message ends the work at once."""
@@ -55,10 +56,16 @@ class SocketPort:
 
     def __init__(self, stream: socket.socket) -> None:
         self._stream = stream
+        self._poller = select.poll()
+        self._poller.register(stream, select.POLLIN)
         self._frames = Frames()
         self._inbox: deque[Message] = deque()
         self._fd: int | None = None
         """The descriptor of a block that the parent does not have yet."""
+        self._sent: deque[int] = deque()
+        """Descriptors that the parent may not have received yet, the oldest first."""
+        self._ahead = b""
+        """What goes with the next message."""
         self.files: Outgoing | None = None
         """Files that go over the stream, where the parent does not see them."""
         self.block = -1
@@ -68,6 +75,9 @@ class SocketPort:
     def receive(self) -> Message | None:
         """The next message; None at the end of the stream."""
         while not self._inbox:
+            # Whoever sleeps in `recv` itself is woken for nothing when the parent reads the answer,
+            # since there is room to write again: two changes of process for each chunk.
+            self._poller.poll()
             data = self._stream.recv(_READ)
             if not data:
                 return None
@@ -78,11 +88,9 @@ class SocketPort:
         """True once something has come; false after `timeout_s`. None waits for it."""
         if self._inbox:
             return True
-        poller = select.poll()
-        poller.register(self._stream, select.POLLIN)
-        return bool(poller.poll(None if timeout_s is None else timeout_s * 1000))
+        return bool(self._poller.poll(None if timeout_s is None else timeout_s * 1000))
 
-    def post(self, message: Message) -> None:
+    def post(self, message: Message, *, has_more: bool = False) -> None:
         """Send a message. A new block's descriptor goes with the Ready that describes it, and files
         that still go over the stream before whatever else is said of their lane."""
         if self.files is not None:
@@ -93,6 +101,9 @@ class SocketPort:
                 self.files.finish(message.lanes)
             elif isinstance(message, Failed):
                 self.files.finish([message.lane])
+        elif has_more:
+            self._ahead += pack(message)
+            return
         self._send(message)
 
     def leave(self, lane: int, attempt: int, files: Sequence[str]) -> None:
@@ -101,12 +112,14 @@ class SocketPort:
             self.files.leave(lane, attempt, files)
 
     def _send(self, message: Message) -> None:
-        data = pack(message)
+        data, self._ahead = self._ahead + pack(message), b""
         if self._fd is not None and isinstance(message, Ready):
             sent = socket.send_fds(self._stream, [data], [self._fd])
-            os.close(self._fd)
+            self._sent.append(self._fd)
             self._fd = None
             data = data[sent:]
+            if len(self._sent) > _SENT:
+                os.close(self._sent.popleft())
         self._stream.sendall(data)
 
     def allocate(self, size: int) -> Memory:

@@ -156,3 +156,24 @@ def test_a_picture_is_drawn_only_where_somebody_looks(painted, monkeypatch):
     assert (env.observe()["observation/image"] == 1).all()
     assert drawn == [1]
     env.close()
+
+
+class ManyRows(gymnasium.Env):  # type: ignore[type-arg]
+    """As simulators of rows are registered: with batches on every side."""
+
+    num_envs = 4
+    single_action_space = gymnasium.spaces.Box(-1, 1, (2,))
+    action_space = observation_space = gymnasium.spaces.Box(-1, 1, (4, 2))
+
+
+def test_an_env_that_answers_with_batches_is_refused_with_the_adapter_that_runs_it() -> None:
+    gymnasium.register("Rows-v0", entry_point=ManyRows, disable_env_checker=True)
+    gymnasium.register("Isaac-Lift-v0", entry_point="isaaclab.envs:ManagerBasedRLEnv")
+    try:
+        with pytest.raises(ConfigError, match="vector:MODULE:make"):
+            Gym("Rows-v0", Gym.Config()).make("Rows-v0")
+        with pytest.raises(ConfigError, match="isaaclab:MODULE:make"):
+            Gym("Isaac-Lift-v0", Gym.Config()).make("Isaac-Lift-v0")
+    finally:
+        for name in ("Rows-v0", "Isaac-Lift-v0"):
+            gymnasium.registry.pop(name)

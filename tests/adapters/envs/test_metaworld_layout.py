@@ -28,6 +28,7 @@ from metaworld.types import Task
 task, given, found = sys.argv[1:]
 given = np.load(given)
 env = MetaworldEnv(task, obs_type="pixels_agent_pos")
+env.reset()  # makes the simulator, which is not there before
 start = dict(env_cls=type(env._env), rand_vec=given["start"], partially_observable=False)
 env._env.set_task(Task(env_name=task, data=pickle.dumps(start)))
 seen = [env.reset()[0], *(env.step(action)[0] for action in given["actions"])]

@@ -33,6 +33,59 @@ class Pendulums(SyncVectorEnv):
             env.unwrapped.state, env._elapsed_steps = state[:2], int(state[2])
 
 
+class Misshapen(Pendulums):
+    """Answers a step with what no vector env answers."""
+
+    def __init__(self, rows: int, flaw: str) -> None:
+        super().__init__(rows)
+        self.flaw = flaw
+
+    def step(self, actions: Any) -> Any:
+        seen, rewards, terminated, truncated, info = super().step(actions)
+        return {
+            "four values": (seen, rewards, terminated, info),
+            "nothing": None,
+            "a list as info": (seen, rewards, terminated, truncated, [1]),
+            "observations of one row": (seen[:1], rewards, terminated, truncated, info),
+            "rewards of one row": (seen, rewards[:1], terminated, truncated, info),
+        }[self.flaw]
+
+
+def four(rows: int) -> Misshapen:
+    return Misshapen(rows, "four values")
+
+
+def nothing(rows: int) -> Misshapen:
+    return Misshapen(rows, "nothing")
+
+
+def listed(rows: int) -> Misshapen:
+    return Misshapen(rows, "a list as info")
+
+
+def one_seen(rows: int) -> Misshapen:
+    return Misshapen(rows, "observations of one row")
+
+
+def one_reward(rows: int) -> Misshapen:
+    return Misshapen(rows, "rewards of one row")
+
+
+@pytest.mark.parametrize("factory", [four, nothing, listed, one_seen, one_reward])
+def test_rows_that_answer_a_step_wrongly_are_told_in_words(factory: Any) -> None:
+    report = hocket.evaluate(
+        env=f"vector:{__name__}:{factory.__name__}",
+        policy="zero",
+        episodes=2,
+        lanes=2,
+        retries=0,
+        progress=False,
+    )
+    assert report.overall.errors == 2
+    for episode in report.episodes:
+        assert str(episode.error).startswith("EnvError: step() of ")
+
+
 class HoldingPendulums(Pendulums):
     """Holds still by no torque."""
 

@@ -7,7 +7,8 @@ import pytest
 
 from hocket.adapters.envs.metaworld import MetaWorld
 from hocket.adapters.policies.reference import STATE_KEY, MetaWorldExpert
-from hocket.core.data import ActionSpec, Batch, EnvSpec, Row, TaskInfo, Trial
+from hocket.core.data import Batch, Row, Trial
+from hocket.core.specs import ActionSpec, EnvSpec, TaskInfo
 from hocket.errors import PolicyError, SpecMismatchError
 from support.parts import needs
 

@@ -23,7 +23,7 @@ from support.commands import run_process
 from support.hub_stand_in import COMMIT, serve_model
 from support.parts import ROOT, needs_venv, python_of
 
-PYTHON, PYTHON_06 = python_of("lerobot"), python_of("lerobot-0.6")
+PYTHON, PYTHON_04 = python_of("lerobot"), python_of("lerobot-0.4")
 
 
 def needs(python: Path) -> list[pytest.MarkDecorator]:
@@ -43,15 +43,26 @@ CHECKS = [
     "plans_are_each_attempts_own",
     "a_row_does_not_depend_on_its_batch",
     "weights_that_do_not_fit_are_refused",
+    "lora_fine_tunes_act_as_in_lerobots_own_loop",
+    "fields_of_another_version_are_dropped_where_they_are_null",
+    "policies_of_third_parties_are_asked",
     "guided_chunks_are_lerobots_own",
     "relative_actions_are_told_from_the_new_state",
     "guidance_by_identity_is_lerobots",
+    "rows_of_one_observation_are_encoded_once",
 ]
 CHECKS_04 = [*CHECKS, "pi0_of_lerobot_0_4_is_refused_with_what_to_do"]
 CHECKS_06 = [
     *CHECKS,
     "multi_task_dit_acts_as_in_lerobots_own_loop",
     "pi0_acts_as_in_lerobots_own_loop",
+    "pi0_s_rows_of_one_observation_are_encoded_once",
+    "pi05_acts_as_in_lerobots_own_loop",
+    "pi0_fast_acts_as_in_lerobots_own_loop",
+    "eo1_acts_as_in_lerobots_own_loop",
+    "evo1_acts_as_in_lerobots_own_loop",
+    "fastwam_acts_as_in_lerobots_own_loop",
+    "vla_jepa_acts_as_in_lerobots_own_loop",
 ]
 
 
@@ -170,12 +181,12 @@ def what_is_said(python: Path, checks: list[str]) -> str:
 
 @pytest.fixture(scope="module")
 def said() -> str:
-    return what_is_said(PYTHON, CHECKS_04)
+    return what_is_said(PYTHON, CHECKS_06)
 
 
 @pytest.fixture(scope="module")
-def said_by_06() -> str:
-    return what_is_said(PYTHON_06, CHECKS_06)
+def said_by_04() -> str:
+    return what_is_said(PYTHON_04, CHECKS_04)
 
 
 @pytest.fixture(scope="module")
@@ -212,7 +223,7 @@ def flow_folder(tmp_path_factory) -> Path:
 class TestInLeRobotsInterpreter:
     pytestmark = needs(PYTHON)
 
-    @pytest.mark.parametrize("check", CHECKS_04)
+    @pytest.mark.parametrize("check", CHECKS_06)
     def test_in_lerobots_interpreter(self, check, said):
         assert f"passed {check}\n" in said, said
 
@@ -294,12 +305,12 @@ class TestInLeRobotsInterpreter:
             in_lerobots_interpreter("-c", code, str(folder), "observation.images.nothing")
 
 
-class TestInTheInterpreterOfLeRobot06:
-    pytestmark = needs(PYTHON_06)
+class TestInTheInterpreterOfLeRobot04:
+    pytestmark = needs(PYTHON_04)
 
-    @pytest.mark.parametrize("check", CHECKS_06)
-    def test_in_the_interpreter_of_lerobot_06(self, check, said_by_06):
-        assert f"passed {check}\n" in said_by_06, said_by_06
+    @pytest.mark.parametrize("check", CHECKS_04)
+    def test_in_the_interpreter_of_lerobot_04(self, check, said_by_04):
+        assert f"passed {check}\n" in said_by_04, said_by_04
 
 
 def test_where_lerobot_is_missing_the_error_says_what_to_do(tmp_path):

@@ -64,8 +64,22 @@ def test_what_has_no_row_for_each_lane_is_the_same_for_all():
         assert torch.equal(one, other)
 
 
-def test_a_generator_of_the_policys_own_is_respected():
-    own = torch.Generator().manual_seed(4)
-    expected = torch.randn(3, 2, generator=torch.Generator().manual_seed(4))
-    with KeyedNoise(SEEDS, CPU):
-        assert torch.equal(torch.randn(3, 2, generator=own), expected)
+def test_a_generator_of_the_policys_own_does_not_make_a_row_depend_on_its_batch():
+    def drawn(seeds):
+        own = torch.Generator().manual_seed(4)
+        with KeyedNoise(seeds, CPU):
+            return torch.randn(len(seeds), 2, generator=own), torch.randn(5, generator=own)
+
+    together, shared = drawn(SEEDS)
+    for row, seed in zip(together, SEEDS, strict=True):
+        alone, again = drawn((seed,))
+        assert torch.equal(alone[0], row)
+        assert torch.equal(again, shared)
+    assert torch.equal(shared, torch.randn(5, generator=torch.Generator().manual_seed(4)))
+
+
+def test_a_context_inside_of_another_draws_by_its_own_seeds():
+    with KeyedNoise((1,), CPU):
+        expected = torch.randn(1, 4)
+    with KeyedNoise((2, 3), CPU), KeyedNoise((1,), CPU):
+        assert torch.equal(torch.randn(1, 4), expected)

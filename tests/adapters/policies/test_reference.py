@@ -10,7 +10,8 @@ import pytest
 from hocket.adapters.envs.metaworld import MT10, MetaWorld
 from hocket.adapters.policies.reference import STATE_KEY, Reference, features, pack, unpack
 from hocket.core import plugins
-from hocket.core.data import ActionSpec, Batch, EnvSpec, Row, TaskInfo, Trial
+from hocket.core.data import Batch, Row, Trial
+from hocket.core.specs import ActionSpec, EnvSpec, TaskInfo
 from hocket.errors import ConfigError, PolicyError, SpecMismatchError
 
 

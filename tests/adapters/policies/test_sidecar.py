@@ -29,7 +29,8 @@ HERE = Path(__file__).parent
 POLICY = """
 import os, sys, time
 import numpy as np
-from hocket.core.data import Actions, PolicySpec
+from hocket.core.data import Actions
+from hocket.core.specs import PolicySpec
 from hocket.system.waits import awaiting
 
 class Model:

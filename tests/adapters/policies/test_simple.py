@@ -5,7 +5,8 @@ import pytest
 
 from hocket.adapters.policies.simple import RandomPolicy, ZeroPolicy
 from hocket.core import plugins
-from hocket.core.data import ActionSpec, Batch, EnvSpec, Row, TaskInfo, Trial, noise_seed
+from hocket.core.data import Batch, Row, Trial, noise_seed
+from hocket.core.specs import ActionSpec, EnvSpec, TaskInfo
 from hocket.errors import ConfigError, PolicyError
 
 

@@ -16,7 +16,8 @@ import pytest
 from hocket.adapters.policies.torch import TorchPolicy
 from hocket.core import plugins
 from hocket.core.contracts.policy import Replicas
-from hocket.core.data import ArraySpec, Batch, Row, Trial, noise_seed
+from hocket.core.data import Batch, Row, Trial, noise_seed
+from hocket.core.specs import ArraySpec
 from hocket.errors import ChunkShapeError, ConfigError, UnknownNameError
 from hocket.testing import check_policy
 

@@ -12,6 +12,8 @@ from hocket.core.data import Array
 from hocket.core.wire import END_OBSERVED, END_TRUNCATED, Executed, Failed, Sealed
 from support.row_script import KEY, ScriptedHost, Scripts
 
+WORDS = "The env raised RuntimeError: The script says so."
+
 
 def chunks(*counts: int) -> list[Array]:
     return [np.arange(count, dtype=np.float64) + 100 * index for index, count in enumerate(counts)]
@@ -106,6 +108,40 @@ def test_a_recalled_row_ends_while_the_others_go_on_from_where_they_were() -> No
     assert [one.action for one in Scripts.made[0].did[2]] == chunks(6, 6, 6)[2].tolist()
 
 
+def test_pictures_are_drawn_in_steps_after_which_somebody_looks() -> None:
+    rig = ScriptedHost(2, ends=0.0)
+    drawn: list[bool] = []
+
+    def watch() -> None:
+        drawn.append(script.draws)
+
+    for final in (False, True):
+        rig.begin([0, 1], attempt=int(final), final=final)
+        script: Any = Scripts.made[-1]
+        if not final:
+            assert rig.host._sims[0].drawing is None, "most have no pictures to leave out"
+            rig.host._sims[0].drawing = script
+            script.on_step = watch
+        rig.execute([0, 1], [np.zeros(3), np.zeros(5)], [int(final)] * 2)
+        rig.work(awaits_all=True)
+    # With the end of an episode to be looked at, any step may be the last.
+    assert drawn == [False, False, True, False, True] + [True] * 5
+
+
+def test_a_row_that_is_recalled_makes_one_more_step_for_its_picture() -> None:
+    rig = ScriptedHost(1, ends=0.0)
+    rig.begin([0])
+    script: Any = Scripts.made[-1]
+    rig.host._sims[0].drawing = script
+    rig.execute([0], [np.zeros(5)], [0])
+    rig.work(seconds=0.0)
+    assert not script.draws
+    rig.recall(0)
+    rig.work()
+    assert script.draws
+    assert [message.steps for message in rig.executed()] == [[2]]
+
+
 def test_a_recalled_row_goes_on_until_its_history_is_whole() -> None:
     rig = begun(2, history=3)
     rig.execute([0, 1], chunks(20, 20), [0, 0])
@@ -144,7 +180,7 @@ def test_what_ended_before_the_simulator_broke_is_told_before_that() -> None:
     messages = rig.take()
     assert kinds(messages) == [Executed, Sealed, Failed]
     assert (messages[0].lanes, messages[0].steps) == ([1], [1])  # type: ignore[union-attr]
-    assert (messages[2].lane, messages[2].message) == (-1, "The script says so.")  # type: ignore[union-attr]
+    assert (messages[2].lane, messages[2].message) == (-1, WORDS)  # type: ignore[union-attr]
     assert rig.host.due_s() is None
 
 
@@ -158,7 +194,7 @@ def test_of_a_simulator_that_broke_the_first_error_is_told() -> None:
     rig.work(awaits_all=True)
     messages = rig.take()
     assert kinds(messages) == [Failed]
-    assert messages[0].message == "The script says so."  # type: ignore[union-attr]
+    assert messages[0].message == WORDS  # type: ignore[union-attr]
 
 
 def test_a_row_that_was_recalled_before_its_first_step_was_not_judged() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.core.contracts.batched import RowSteps
-from hocket.core.data import TaskInfo
+from hocket.core.specs import TaskInfo
 from hocket.workers.rows.table import RowTable, StepRing
 
 CHUNKS = st.tuples(st.integers(0, 3), st.integers(0, 9))

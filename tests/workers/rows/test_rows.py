@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 import hocket
 from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.data import Array, Outcome, Ref, Trial
+from hocket.core.wire import END_DIVERGED, outcome_of
 from hocket.errors import EnvError, SuspensionError, UsageError
 from hocket.workers.fleet import Fleet, FleetConfig
 from hocket.workers.inline import InlineRuntime
-from hocket.workers.notices import LaneFailed, LanesBegun, LanesExecuted, LanesUp, Notice
+from hocket.workers.notices import LanesBegun, LanesExecuted, LanesUp, Notice
 from support.row_toys import KEY, Echo, RowToy, RowToyConfig, RowToys
 
 ENV = "support.row_toys:RowToys"
@@ -238,9 +239,11 @@ def test_an_action_that_is_no_number_costs_its_own_row() -> None:
         bad[2, 0] = np.nan
         rows.execute([0, 1, 2], [wave(4, 0), bad, wave(4, 2)])
         executed = rows.until_executed()
-        assert executed.lanes == [0, 2]
-        failed = [notice for notice in rows.heard if isinstance(notice, LaneFailed)]
-        assert [(f.lane, f.kind, f.gone) for f in failed] == [(1, "ChunkValueError", False)]
+        assert (executed.lanes, executed.steps) == ([1], [0])
+        assert executed.ends[0] & END_DIVERGED
+        assert outcome_of(executed.ends[0]) is Outcome.FAILURE
+        executed = rows.until_executed()
+        assert (executed.lanes, executed.steps, executed.ends) == ([0, 2], [4, 4], [0, 0])
         rows.begin([1], [5])
         rows.execute([1], [wave(2, 0)])
         assert rows.until_executed().lanes == [1]

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis.extra import numpy as arrays
 
 from hocket.core.contracts.recorder import AttemptStart, StepRecord
-from hocket.core.data import Array, Outcome, TaskInfo, Trial
+from hocket.core.data import Array, Outcome, Trial
+from hocket.core.specs import TaskInfo
 from hocket.errors import EnvError, RunFolderError
 from hocket.workers.sinks.states import (
     FILE,

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from hocket.core.contracts.recorder import AttemptStart, StepRecord, Track
-from hocket.core.data import Array, Outcome, TaskInfo, Trial
+from hocket.core.data import Array, Outcome, Trial
+from hocket.core.specs import TaskInfo
 from hocket.errors import ConfigError, ObservationError
 from hocket.workers.sinks.pictures import as_frame, cameras_in
 from hocket.workers.sinks.video import VideoConfig, VideoSink, file_name, stride_of, videos_in

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import json
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -13,7 +12,9 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from hocket.core.data import Array, SuccessRule, TaskInfo
+from hocket.core.data import Array, SuccessRule
+from hocket.core.settings import check_at_least, json_object
+from hocket.core.specs import TaskInfo
 from hocket.errors import ConfigError, EnvError, MissingExtraError, UnknownNameError
 from hocket.workers.env import gl
 from hocket.workers.suites import find_task
@@ -26,7 +27,8 @@ an id of theirs is written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GymConfig:
+class GymConfig(gl.GlConfig):
+    plain_texts: ClassVar[tuple[str, ...]] = ("prompt",)
     kwargs: str = "{}"
     """Arguments for gymnasium.make, as a JSON object: '{"g": 9.8}'."""
     render: bool = False
@@ -38,18 +40,16 @@ class GymConfig:
     success_rule: SuccessRule = "first"
     """Which info["success"] (or "is_success") counts: the first, which ends the episode; one at any
     step; or only that of the final step."""
+    score_key: str = ""
+    """Where its info tells a score, a number from 0 to 1."""
+    success_at: float | None = None
+    """The least score that is a success."""
     max_steps: int | None = None
     """Steps after which an episode is truncated; the env's own limit holds besides."""
 
     def __post_init__(self) -> None:
-        try:
-            arguments = json.loads(self.kwargs)
-        except (TypeError, ValueError) as exc:
-            raise ConfigError(f"kwargs is no JSON object: {self.kwargs!r} ({exc})") from exc
-        if not isinstance(arguments, dict):
-            raise ConfigError(f"kwargs must be a JSON object, not {self.kwargs!r}.")
-        if self.max_steps is not None and self.max_steps < 1:
-            raise ConfigError(f"max_steps must be at least 1, not {self.max_steps}.")
+        json_object("kwargs", self.kwargs)
+        check_at_least(self, max_steps=1)
 
 
 class Gym:
@@ -77,25 +77,50 @@ class Gym:
                 prompt=self._config.prompt,
                 max_steps=min(known, default=None),
                 success_rule=self._config.success_rule,
+                score_key=self._config.score_key,
+                success_at=self._config.success_at,
             ),
         )
 
     def make(self, task: str) -> gymnasium.Env[Any, Any]:
         find_task("gym", self.tasks(), task)
-        arguments = json.loads(self._config.kwargs)
+        arguments = json_object("kwargs", self._config.kwargs)
         if self._config.render:
             arguments.setdefault("render_mode", "rgb_array")
         if arguments.get("render_mode") or "obs_type" in arguments:
+            self._config.prefer()
             gl.choose_at_import()
         if ":" not in self._id:
             find_spec(self._id)  # imports the package that registers it
         try:
+            module, _, bare = self._id.rpartition(":")
+            if module:
+                importlib.import_module(module)
+            _refuse_rows(bare, gymnasium.spec(bare).entry_point)
             made = gymnasium.make(self._id, **arguments)
+            _refuse_rows(bare, None, made)
             return RenderedEnv(made) if self._config.render else made
         except gymnasium.error.DependencyNotInstalled as exc:
             raise MissingExtraError(f"{self._id} needs what is not installed: {exc}") from exc
         except (gymnasium.error.Error, TypeError, ImportError) as exc:
             raise ConfigError(f"gymnasium cannot make {self._id}: {exc}") from exc
+
+
+def _refuse_rows(name: str, entry: Any, made: Any = None) -> None:
+    """Raise for an env that answers with batches, whose first axis would be taken for its own; by
+    who makes it, since some need more than gymnasium.make gives them, or once it is made."""
+    inner = getattr(made, "unwrapped", None)
+    own = {"mani_skill": f"maniskill:{name}", "isaaclab": "isaaclab:MODULE:make"}
+    maker = getattr(entry, "func", entry)
+    by = getattr(maker, "__module__", str(maker)).partition(".")[0]
+    use = own.get(by, "")
+    if not use and not (hasattr(inner, "num_envs") and hasattr(inner, "single_action_space")):
+        return
+    raise ConfigError(
+        f"{name} is a simulator of rows that answers with batches of tensors, not one env. Run it "
+        f"as {use or 'vector:MODULE:make'}, or register it inside of a wrapper that takes the "
+        "batch away, such as ManiSkill's CPUGymWrapper."
+    )
 
 
 def find_spec(name: str) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
+import math
 import os
 import sys
 from abc import ABC, abstractmethod
@@ -68,28 +69,16 @@ def no_gl_at_import() -> Iterator[None]:
         sys.meta_path.remove(finder)
 
 
-class CameraEnv(gymnasium.Env[dict[str, Any], Array], ABC):
-    """An env on MuJoCo that sees a state and renders only the cameras in use. What it begins in
+class LookingEnv(gymnasium.Env[dict[str, Any], Array], ABC):
+    """An env that draws only the cameras in use, and only where it is observed. What it begins in
     follows from the seed alone."""
 
-    _simulator: ClassVar[str]
     _camera_advice: ClassVar[str] = ""
     """Said where a camera is asked for that is not there."""
-    _hidden_groups: ClassVar[tuple[int, ...]] = ()
-    """Groups of geoms that no image shows."""
-    _data_notes: tuple[str, ...] = ()
-    _renderer: OffscreenRenderer | None = None
-    _quality: str = "full"
-
-    def __init__(self, task: str, config: Any, keys: Mapping[str, str], state_size: int) -> None:
-        """`config` has `size`, in pixels, and `render`, which is `full` or `fast`; `keys` are the
-        observation keys of images, and the camera behind each."""
-        self._task = task
-        self._config = config
-        self._keys = keys
-        self._in_use = tuple(keys)
-        self._state_size = state_size
-        self._describe()
+    _task: str
+    _cameras: tuple[str, ...]
+    """The observation keys of images."""
+    _in_use: tuple[str, ...]
 
     @abstractmethod
     def _begin(self, seed: int) -> None:
@@ -100,32 +89,56 @@ class CameraEnv(gymnasium.Env[dict[str, Any], Array], ABC):
         """Step without observing: reward, terminated, truncated, info."""
 
     @abstractmethod
-    def observe(self) -> dict[str, Array]:
+    def observe(self) -> dict[str, Any]:
         """What is seen now: the state, and an image of each camera in use."""
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, Array], dict[str, Any]]:
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
         super().reset(seed=seed)
         self._begin(int(self.np_random.integers(2**31)) if seed is None else seed)
         return self.observe(), {}
 
-    def step(self, action: Array) -> tuple[dict[str, Array], float, bool, bool, dict[str, Any]]:
+    def step(self, action: Array) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         reward, terminated, truncated, info = self.advance(action)
         return self.observe(), reward, terminated, truncated, info
 
     @property
     def camera_keys(self) -> tuple[str, ...]:
-        return tuple(self._keys)
+        return self._cameras
 
     def use_cameras(self, keys: Collection[str]) -> None:
-        missing = sorted(set(keys) - set(self._keys))
-        if missing:
+        if missing := sorted(set(keys) - set(self._cameras)):
             raise ObservationError(
                 f"{self._task} has no camera for {missing[0]!r}; it has "
-                f"{', '.join(self._keys) or 'none'}.{self._camera_advice}"
+                f"{', '.join(self._cameras) or 'none'}.{self._camera_advice}"
             )
-        self._in_use = tuple(key for key in self._keys if key in keys)
+        self._in_use = tuple(key for key in self._cameras if key in keys)
+
+
+class CameraEnv(LookingEnv):
+    """One on MuJoCo, with a state beside its cameras."""
+
+    _simulator: ClassVar[str]
+    _hidden_groups: ClassVar[tuple[int, ...]] = ()
+    """Groups of geoms that no image shows."""
+    _data_notes: tuple[str, ...] = ()
+    _renderer: OffscreenRenderer | None = None
+    _quality: str = "full"
+
+    def __init__(self, task: str, config: Any, keys: Mapping[str, str], state_size: int) -> None:
+        """`config` is a GlConfig with `size`, in pixels, and `render`, which is `full` or `fast`;
+        `keys` are the observation keys of images, and the camera behind each."""
+        config.prefer()
+        self._task = task
+        self._config = config
+        self._keys = keys
+        self._cameras = self._in_use = tuple(keys)
+        self._state_size = state_size
+        self._describe()
+
+    def use_cameras(self, keys: Collection[str]) -> None:
+        super().use_cameras(keys)
         self._describe()
 
     def use_quality(self, quality: str) -> None:
@@ -252,3 +265,12 @@ class OffscreenRenderer:
         self._gl.free()
         quality = self.model.vis.quality
         quality.shadowsize, quality.offsamples = self._usual
+
+
+def axis_angle(wxyz: Array) -> Array:
+    """A rotation's axis times its angle, from 0 to 2 pi, as robosuite and OpenPI count it."""
+    w = min(max(float(wxyz[0]), -1.0), 1.0)
+    length = math.sqrt(1.0 - w * w)
+    if math.isclose(length, 0.0):
+        return np.zeros(3)
+    return np.array(wxyz[1:]) * (2.0 * math.acos(w)) / length

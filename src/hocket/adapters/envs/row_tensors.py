@@ -1,14 +1,9 @@
-"""Tensors with one entry for each row of a simulator: found by their shape, copied, and put back.
-
-A simulator's managers and controllers keep clocks, targets, sums and buffers, as tensors with one
-entry for each row. Which ones they have depends on the user's own terms, so they are not listed by
-name: every tensor whose first axis is the rows is one.
-"""
+"""Vector envs of torch's whose step moves all rows: what Isaac Lab's and ManiSkill's share."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,45 +11,6 @@ import numpy as np
 
 from hocket.core.data import Array
 from hocket.workers.suites import control_rate_of
-
-_DEEPEST = 6
-"""Levels of attributes, lists and dicts that are looked into; managers keep their tensors two or
-three levels down."""
-_PLAIN = (str, bytes, int, float, bool, type(None))
-
-
-def take_rows(
-    owners: Iterable[Any], rows: int, ids: Any, *, skip: Iterable[Any]
-) -> list[tuple[Any, Any]]:
-    """Each row tensor that can be reached from `owners`, but not through objects in `skip`, with a
-    copy of its entries for these ids."""
-    seen = {id(thing) for thing in skip}
-    found = [tensor for owner in owners for tensor in _walk(owner, rows, seen, 0)]
-    return [(tensor, tensor[ids].clone()) for tensor in found]
-
-
-def give_rows_back(ids: Any, taken: Iterable[tuple[Any, Any]]) -> None:
-    """Write the copies into the tensors that they came from, in place."""
-    for tensor, values in taken:
-        tensor[ids] = values
-
-
-def _walk(thing: Any, rows: int, seen: set[int], depth: int) -> Iterator[Any]:
-    if isinstance(thing, _PLAIN) or callable(thing) or id(thing) in seen or depth > _DEEPEST:
-        return
-    seen.add(id(thing))
-    if hasattr(thing, "clone") and hasattr(thing, "shape"):
-        if len(thing.shape) and thing.shape[0] == rows:
-            yield thing
-        return
-    if isinstance(thing, Mapping):
-        inner: Iterable[Any] = list(thing.values())
-    elif isinstance(thing, (list, tuple)):
-        inner = thing
-    else:
-        inner = list(getattr(thing, "__dict__", {}).values())
-    for part in inner:
-        yield from _walk(part, rows, seen, depth + 1)
 
 
 class TensorRows(ABC):
@@ -81,7 +37,7 @@ class TensorRows(ABC):
         self._env.close()
 
     def _ids(self, rows: Any) -> Any:
-        return self._torch.as_tensor(np.asarray(rows, np.int64), device=self._env.device)
+        return self._torch.as_tensor(np.array(rows, np.int64), device=self._env.device)
 
     def _actions(self, actions: Array, active: Array) -> Any:
         """Actions for all rows: those that will be put back take the action of one that moves,
@@ -94,7 +50,7 @@ class TensorRows(ABC):
         """Keep what these rows see; what a simulator says of the others belongs to no step of
         theirs."""
         tree = seen if isinstance(seen, Mapping) else {"state": seen}
-        for key, tensor in _flatten(tree, "observation").items():
+        for key, tensor in flat_tree(tree, "observation").items():
             if key not in self._seen:
                 self._seen[key] = tensor.clone()
             else:
@@ -122,13 +78,13 @@ class TensorRows(ABC):
         """Make these rows what they were when that was taken."""
 
 
-def _flatten(tree: Any, prefix: str) -> dict[str, Any]:
+def flat_tree(tree: Any, prefix: str) -> dict[str, Any]:
     """Nested dicts of tensors under slash keys."""
     if not isinstance(tree, Mapping):
         return {prefix: tree}
     flat: dict[str, Any] = {}
     for key, value in tree.items():
-        flat.update(_flatten(value, f"{prefix}/{key}"))
+        flat.update(flat_tree(value, f"{prefix}/{key}"))
     return flat
 
 
@@ -137,15 +93,6 @@ def pick(tree: Any, rows: Any) -> Any:
     if isinstance(tree, Mapping):
         return {key: pick(value, rows) for key, value in tree.items()}
     return tree[rows].clone()
-
-
-def put(tree: Any, rows: Any, values: Any) -> Any:
-    """A copy of the tree with these rows replaced."""
-    if isinstance(tree, Mapping):
-        return {key: put(value, rows, values[key]) for key, value in tree.items()}
-    copy = tree.clone()
-    copy[rows] = values
-    return copy
 
 
 def host(tensor: Any) -> Array:

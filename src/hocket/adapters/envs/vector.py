@@ -20,22 +20,27 @@ from gymnasium.vector import AutoresetMode
 
 from hocket.core import plugins
 from hocket.core.contracts.batched import BatchedEnv, RowSteps
-from hocket.core.data import Array, SuccessRule, TaskInfo
-from hocket.errors import ConfigError
+from hocket.core.data import Array, SuccessRule
+from hocket.core.outcomes import SUCCESS_KEYS, scores
+from hocket.core.specs import TaskInfo
+from hocket.errors import ConfigError, EnvError
 from hocket.workers.rows.suspendable import Suspendable
 from hocket.workers.suites import control_rate_of
-
-_SUCCESS_KEYS = ("success", "is_success")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VectorConfig:
     """What a simulator of rows does not say of its task."""
 
+    plain_texts: ClassVar[tuple[str, ...]] = ("prompt",)
     prompt: str = ""
     max_steps: int | None = None
     """None leaves the limit to the env's own."""
     success_rule: SuccessRule = "first"
+    score_key: str = ""
+    """Where its info tells a score, a number from 0 to 1."""
+    success_at: float | None = None
+    """The least score that is a success."""
 
 
 class Vector:
@@ -62,18 +67,20 @@ class Vector:
                 prompt=config.prompt,
                 max_steps=config.max_steps,
                 success_rule=config.success_rule,
+                score_key=config.score_key,
+                success_at=config.success_at,
             ),
         )
 
     def make_rows(self, task: str, rows: int) -> BatchedEnv:
-        return VectorRows(self._make(rows), task)
+        return VectorRows(self._make(rows), self.tasks()[0])
 
     def _make(self, rows: int) -> Any:
         return plugins.find("envs", self._name).build(rows)
 
 
 class VectorRows:
-    def __init__(self, env: Any, task: str) -> None:
+    def __init__(self, env: Any, task: TaskInfo) -> None:
         self._env = Suspendable(env)
         mode = getattr(env, "metadata", {}).get("autoreset_mode")
         if mode is not None and mode != AutoresetMode.DISABLED:
@@ -85,7 +92,7 @@ class VectorRows:
             )
         self.suspension = self._env.suspension
         self.rows = self._env.rows
-        self.tasks = (task,)
+        self._task, self.tasks = task, (task.name,)
         self.action_space = env.single_action_space
         self.control_rate = control_rate_of(env)
         if hasattr(self._env, "hold_actions"):
@@ -114,16 +121,28 @@ class VectorRows:
             mover = np.full(len(over), np.argmax(active))
             self._env.set_rows(over, self._env.get_rows(mover))
             self._ended[:] = False
-        seen, rewards, terminated, truncated, info = self._env.step(actions, active)
+        answer = self._env.step(actions, active)
+        if not isinstance(answer, tuple) or len(answer) != 5 or not isinstance(answer[4], Mapping):
+            kinds = [type(part).__name__ for part in answer] if isinstance(answer, tuple) else []
+            raise EnvError(
+                f"step() of the rows of {self.tasks[0]!r} gave a {type(answer).__name__} "
+                f"({', '.join(kinds)}); it must return (observations, rewards, terminated, "
+                f"truncated, info), with a dict as info, as gymnasium's vector envs do."
+            )
+        seen, rewards, terminated, truncated, info = answer
         self._see(seen, active)
+        key = self._task.score_key
+        if (told := info.get(key)) is not None:
+            # A number of a row that tells none is NaN, as one that is none would be.
+            rows = np.flatnonzero(info.get(f"_{key}", active) & active)
+            scores(told, key, self._task, rows)
         self._ended |= np.asarray(terminated, np.bool_) | np.asarray(truncated, np.bool_)
-        success = next((info[key] for key in _SUCCESS_KEYS if key in info), None)
         return RowSteps(
             np.asarray(rewards, np.float64),
             np.asarray(terminated, np.bool_),
             np.asarray(truncated, np.bool_),
-            None if success is None else np.asarray(success).astype(np.bool_),
-            _numbers(info, self.rows),
+            _success(info, active),
+            _numbers(info, active),
         )
 
     def observe(self, rows: Array) -> dict[str, Array]:
@@ -143,12 +162,37 @@ class VectorRows:
                 self._seen[name][mask] = array[mask]
 
 
-def _numbers(info: Mapping[str, Any], rows: int) -> dict[str, Array]:
-    """What a vector env tells of each row beside success: gymnasium's masks say of which rows."""
+def _success(info: Mapping[str, Any], active: Array) -> Any:
+    """What a vector env tells of success: gymnasium's masks say of which rows."""
+    for key in SUCCESS_KEYS:
+        told, is_told = info.get(key), info.get(f"_{key}", active)
+        if isinstance(told, Mapping):
+            return _unmasked(told)
+        if told is not None and is_told[active].all():
+            return np.asarray(told)
+        if told is not None and is_told[active].any():
+            found = np.full(len(active), None, object)
+            for row in np.flatnonzero(is_told):
+                found[row] = told[row]
+            return found
+    return None
+
+
+def _unmasked(told: Mapping[str, Any]) -> dict[str, Any]:
+    """Subgoals without gymnasium's masks: each step tells all of them."""
+    return {
+        key: _unmasked(value) if isinstance(value, Mapping) else value
+        for key, value in told.items()
+        if not (key.startswith("_") and key[1:] in told)
+    }
+
+
+def _numbers(info: Mapping[str, Any], active: Array) -> dict[str, Array]:
+    """What a vector env tells of each row beside success."""
     found = {}
     for key, values in info.items():
-        is_column = isinstance(values, np.ndarray) and values.shape == (rows,)
+        is_column = isinstance(values, np.ndarray) and values.shape == active.shape
         if is_column and values.dtype.kind in "biuf" and not key.startswith("_"):
-            told = info.get(f"_{key}")
-            found[key] = values if told is None else np.where(told, values, np.nan)
+            told = info.get(f"_{key}", active)
+            found[key] = values if told[active].all() else np.where(told, values, np.nan)
     return found

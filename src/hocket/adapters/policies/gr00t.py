@@ -24,12 +24,14 @@ from hocket.adapters.policies.mapping import (
     Identity,
     check_env,
     open_mapping,
+    padded,
     spec_fields,
 )
-from hocket.core.data import Actions, Array, Batch, EnvSpec, Observation, PolicySpec
+from hocket.adapters.policies.openpi.connection import parse_endpoint
+from hocket.core.data import Actions, Array, Batch, Observation
+from hocket.core.specs import EnvSpec, PolicySpec
 from hocket.errors import (
     ChunkShapeError,
-    ConfigError,
     ObservationError,
     PolicyError,
     PolicyUnavailableError,
@@ -74,7 +76,7 @@ class Gr00t:
 
     def __init__(self, argument: str, config: Gr00tConfig | None = None) -> None:
         self._config = config or Gr00tConfig()
-        self._address = _address(argument)
+        self._address = parse_endpoint(argument, "gr00t", DEFAULT_PORT).name
         file = self._config.api_token_file
         self._token = read_key(file) if file else os.environ.get(API_KEY_VARIABLE)
         self._mapping: Embodiment = open_mapping(self._config.mapping)
@@ -97,9 +99,7 @@ class Gr00t:
         with self._lock:
             self._wait_until_ready()
             reply = self._ask_again(data)
-        values = self._values(reply, len(batch.rows))
-        if batch.pad:
-            values = np.concatenate([values, np.repeat(values[-1:], batch.pad, axis=0)])
+        values = padded(self._values(reply, len(batch.rows)), batch.pad)
         return Actions(values, source=f"gr00t://{self._address}")
 
     def request(self, observation: Observation, prompt: str) -> dict[str, Any]:
@@ -216,15 +216,6 @@ class Gr00t:
         if self._socket is not None:
             self._socket.close(linger=0)
             self._socket = None
-
-
-def _address(argument: str) -> str:
-    host, separator, port = argument.strip("/").rpartition(":")
-    if not separator:
-        host, port = argument.strip("/"), str(DEFAULT_PORT)
-    if not host or not port.isdigit():
-        raise ConfigError(f"{argument!r} is no address of a server. Write gr00t://host:5555.")
-    return f"{host}:{port}"
 
 
 def _default_key(key: str, value: Array) -> str:

@@ -17,8 +17,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from hocket.core.data import Actions, Array, ArraySpec, Batch, EnvSpec, PolicySpec
+from hocket.core.data import Actions, Array, Batch
 from hocket.core.plugins import NoSettings, did_you_mean
+from hocket.core.specs import ArraySpec, EnvSpec, PolicySpec
 from hocket.errors import ConfigError, PolicyError, SpecMismatchError
 
 STATE_KEY = "observation/state"

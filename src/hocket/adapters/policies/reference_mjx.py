@@ -12,7 +12,8 @@ from typing import ClassVar
 import numpy as np
 
 from hocket.adapters.envs.mjx import CONTROL_RATE, LINK, SHOULDER_Z, STATE_KEY
-from hocket.core.data import Actions, Array, ArraySpec, Batch, PolicySpec
+from hocket.core.data import Actions, Array, Batch
+from hocket.core.specs import ArraySpec, PolicySpec
 from hocket.errors import SpecMismatchError
 
 _DT = 1 / CONTROL_RATE

@@ -16,7 +16,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from subprocess import PIPE
@@ -24,8 +24,9 @@ from typing import Any
 
 from hocket import rooms
 from hocket.adapters.policies.openpi.policy import OpenPI, OpenPIConfig
-from hocket.core.data import Actions, Batch, EnvSpec, PolicySpec, Row
-from hocket.errors import ConfigError, PolicyUnavailableError
+from hocket.core.data import Actions, Batch, Row
+from hocket.core.specs import EnvSpec, PolicySpec
+from hocket.errors import ConfigError, PolicyUnavailableError, SessionLostError
 from hocket.system.child import Child
 from hocket.system.scratch import ScratchFolder
 from hocket.system.waits import awaiting
@@ -41,7 +42,10 @@ _START = """\
 import sys
 sys.path.insert(0, {hocket!r})
 sys.path.append({lent!r})
-from hocket.serve.sidecar import main
+try:
+    from hocket.serve.sidecar import main
+except ImportError as exc:
+    sys.exit(f"{{exc}}. Run: {{sys.executable}} -m pip install {{exc.name}}")
 main()
 """
 
@@ -88,7 +92,8 @@ class Sidecar:
 
     def bind(self, spec: EnvSpec) -> None:
         """Tell the policy, and every process that is started for it later."""
-        self._living().client.bind(spec)
+        with _explained(self._living()) as client:
+            client.bind(spec)
         self._bound.append(spec)
 
     @property
@@ -102,14 +107,12 @@ class Sidecar:
 
     def infer(self, batch: Batch) -> Actions:
         """Ask the policy; an error tells what its process said last."""
-        child = self._living()
-        try:
-            return child.client.infer(batch)
-        except PolicyUnavailableError as exc:
-            raise PolicyUnavailableError(f"{exc}\n{child.ending()}") from exc
+        with _explained(self._living()) as client:
+            return client.infer(batch)
 
     def begin_session(self, row: Row) -> None:
-        self._living().client.begin_session(row)
+        with _explained(self._living()) as client:
+            client.begin_session(row)
 
     def end_session(self, session: str) -> None:
         """Tell the policy, unless its process is gone and the session with it."""
@@ -198,6 +201,15 @@ class _Served:
             if time.monotonic() >= deadline
             else f"{self._name} could not be loaded. {self.ending()}"
         )
+
+
+@contextlib.contextmanager
+def _explained(child: _Served) -> Iterator[OpenPI]:
+    """Have errors of a process that is gone say first how it ended."""
+    try:
+        yield child.client
+    except (PolicyUnavailableError, SessionLostError) as exc:
+        raise type(exc)(f"{child.ending()}\n{exc}") from exc
 
 
 def _lend(folder: Path, packages: tuple[str, ...]) -> None:

@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from hocket.core.data import Actions, ActionSpec, Array, Batch, PolicySpec, Row
+from hocket.core.data import Actions, Array, Batch, Row
+from hocket.core.specs import ActionSpec, PolicySpec
 from hocket.errors import ConfigError, PolicyError
 
 

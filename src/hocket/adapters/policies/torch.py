@@ -13,13 +13,12 @@ from __future__ import annotations
 import copy
 import dataclasses
 import inspect
-import json
 import sys
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -35,7 +34,9 @@ from hocket.adapters.policies.devices import (
 from hocket.adapters.policies.rtc import KEYS, Continuation, continuations_of, row_noise
 from hocket.core import plugins
 from hocket.core.contracts.policy import PREFIX
-from hocket.core.data import Actions, Batch, PolicySpec
+from hocket.core.data import Actions, Batch
+from hocket.core.settings import json_object
+from hocket.core.specs import PolicySpec
 from hocket.errors import ChunkShapeError, ConfigError, MissingExtraError
 
 if TYPE_CHECKING:
@@ -207,6 +208,7 @@ def _sizes(fixed: bool | Sequence[int], max_batch: int) -> tuple[int, ...]:  # n
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchConfig:
+    plain_texts: ClassVar[tuple[str, ...]] = ("cameras", "dtype")
     weights: str = ""
     """A .safetensors file with the module's parameters; none leaves them as built."""
     arguments: str = ""
@@ -282,12 +284,7 @@ def _module(argument: str, config: TorchConfig) -> torch.nn.Module:
             f"an nn.Module class, a function that makes one, or a module."
         )
     found: Any = plugins.find("policies", argument).build
-    try:
-        arguments = json.loads(config.arguments or "{}")
-    except ValueError as exc:
-        raise ConfigError(f"arguments must be a JSON object: {exc}") from exc
-    if not isinstance(arguments, dict):
-        raise ConfigError(f"arguments must be a JSON object, not {config.arguments!r}.")
+    arguments = json_object("arguments", config.arguments or "{}")
     if isinstance(found, torch.nn.Module):
         if arguments:
             raise ConfigError(f"{argument!r} is built already; it takes no arguments.")

@@ -106,6 +106,11 @@ def parse_run(
     evaluations."""
     path = scan(arguments, "--config")
     file = load_run(Path(path)) if path else {}
+    if "protocol" in knobs:
+        from hocket.runs.protocols import with_protocol
+
+        file["protocol"] = scan(arguments, "--protocol") or file.get("protocol") or ""
+        file = with_protocol(file)
     if isinstance(file.get("env"), str):
         file["env"] = parse_names(file["env"])
     env = parse_names(scan(arguments, "--env") or _joined(file.get("env")))

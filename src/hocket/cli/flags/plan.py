@@ -57,6 +57,8 @@ class RunPlan(Generic[SubjectT]):
     """The folder; None is one named after time, env and policy."""
     is_resumed: bool = False
     """True where the run goes on in its folder."""
+    allows_changes: bool = False
+    """True where it may go on as another program."""
     readers: tuple[str, ...] = ()
     machines: MachinesConfig | None = None
     """None where the run is here."""

@@ -12,6 +12,8 @@ import yaml
 from tyro.conf import arg
 from tyro.constructors import PrimitiveConstructorSpec
 
+from hocket.system.bounded_yaml import load_yaml
+
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
@@ -77,7 +79,7 @@ def parse_pairs(words: Sequence[str]) -> dict[str, str]:
     """`a b c d`, `a=b c=d` or `{a: b, c: d}` as pairs."""
     if len(words) == 1 and words[0].lstrip().startswith("{"):
         try:
-            found = yaml.safe_load(words[0])
+            found = load_yaml(words[0])
         except yaml.YAMLError as exc:
             raise ValueError(f"{words[0]!r} is no YAML") from exc
         return {str(key): str(value) for key, value in found.items()}
@@ -130,7 +132,7 @@ Pairs = Annotated[
         str_from_instance=lambda value: [part for pair in value.items() for part in pair],
     ),
 ]
-Yaml = Annotated[Any, _spelled("YAML", yaml.safe_load, repr)]
+Yaml = Annotated[Any, _spelled("YAML", load_yaml, repr)]
 _BYTES = _spelled("2G", parse_bytes, format_bytes, (int, NoneType))
 Bytes = Annotated[int | None, _BYTES]
 Counts = Annotated[
@@ -158,6 +160,7 @@ FIELDS: Mapping[str, Any] = {
     "runtime": arg(metavar="NAME[:ARG]"),
     "start_timeout_s": arg(name="start-timeout", metavar="SECONDS"),
     # How.
+    "protocol": arg(metavar="NAME|FILE"),
     "lanes": arg(metavar="N|auto"),
     "replan": arg(metavar="K"),
     "ensemble": arg(metavar="M"),

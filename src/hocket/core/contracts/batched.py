@@ -15,7 +15,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
-from hocket.core.data import Array, TaskInfo
+from hocket.core.data import Array
+from hocket.core.specs import TaskInfo
 
 if TYPE_CHECKING:
     import gymnasium
@@ -31,11 +32,12 @@ class RowSteps(NamedTuple):
     """bool `[N]`."""
     truncated: Array
     """bool `[N]`."""
-    success: Array | None = None
-    """bool `[N]`; None where the simulator does not judge."""
+    success: Array | Mapping[str, Any] | None = None
+    """bool, or 0 and 1, `[N]`; subgoals are `[N, ...]`, or dicts of arrays. None where the
+    simulator does not judge; in an array of objects, where it does not judge a row."""
     numbers: Mapping[str, Array] | None = None
     """What else it tells of each row, numbers or truth values `[N]` by name: terms of the reward,
-    metrics."""
+    metrics, the score. NaN where a row did not tell. They may stay on a device."""
 
 
 class BatchedEnv(Protocol):
@@ -60,8 +62,10 @@ class BatchedEnv(Protocol):
 
     @property
     def suspension(self) -> str:
-        """How rows are kept from moving: `mask`, or `snapshot` where they are put back after each
-        step of the others."""
+        """How rows are kept from moving: `mask`; `snapshot` where they are put back after each step
+        of the others; or `together` where neither can be. Then no row moves while one that has an
+        episode has no action, rows begin when none has an episode, and one that is not active has
+        none: it is refused, by raising, if it is to move again before its reset."""
 
     def reset(self, rows: Array, tasks: Sequence[str], seeds: Sequence[int]) -> None:
         """Begin anew in these rows, int `[k]`, and touch no other."""
@@ -88,6 +92,14 @@ class RowSnapshots(Protocol):
 
 
 @runtime_checkable
+class Draws(Protocol):
+    """A batched simulator that can leave pictures out of a step."""
+
+    draws: bool
+    """False while a step is made after which nobody looks."""
+
+
+@runtime_checkable
 class HoldsRows(Protocol):
     """A batched simulator that knows how its rows stay where they are for a step."""
 
@@ -108,7 +120,8 @@ class CostsByRow(Protocol):
 @runtime_checkable
 class BatchedSuite(Protocol):
     """A suite whose tasks run as rows of one simulator. Its adapter is known by its class, before
-    anything is built."""
+    anything is built. Where it runs as single envs too, a static method `has_rows(settings)` says
+    which; another one, `settle(settings)`, makes the choices in them that depend on the machine."""
 
     def tasks(self) -> Sequence[TaskInfo]: ...
 

@@ -20,7 +20,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from hocket.core.data import Array, TaskInfo
+from hocket.core.data import Array
+from hocket.core.specs import TaskInfo
 from hocket.errors import UnknownNameError
 
 if TYPE_CHECKING:
@@ -45,9 +46,16 @@ class StartScheme:
     seed itself, their trials of one seed succeed and fail together."""
 
 
-TASK_AND_SEED = "task-and-seed"
+def _of_seed(task: str, seed: int) -> int:
+    del task
+    return seed
+
+
+TASK_AND_SEED, LEROBOT = "task-and-seed", "lerobot"
 START_SCHEMES: Mapping[str, StartScheme] = {
-    TASK_AND_SEED: StartScheme(_of_task_and_seed, is_independent=True)
+    TASK_AND_SEED: StartScheme(_of_task_and_seed, is_independent=True),
+    # As lerobot-eval starts its episodes; a suite that has it says what else differs.
+    LEROBOT: StartScheme(_of_seed, is_independent=False),
 }
 """The schemes by name: what the setting `start_scheme` of a suite may be."""
 
@@ -95,7 +103,9 @@ class DeferredObservation(Protocol):
 
 @runtime_checkable
 class Snapshot(Protocol):
-    """An env whose whole simulator state is one float64 vector that can be taken and given back."""
+    """An env whose whole simulator state is one float64 vector that can be taken and given back.
+    Where the simulator keeps more than it tells (contacts), the env says `resumes_exactly = False`:
+    pictures of a state are those of its moment, and what would follow from it may differ."""
 
     def get_state(self) -> Array:
         """A copy of the state, `[S]`, with clocks and random numbers."""

@@ -12,8 +12,9 @@ A module is called as `module(observation)` with a dict of tensors `[B, ...]`, a
 
 A module may say of itself, as attributes: `chunk_length` (T), `inputs` and `cameras` (the keys that
 it reads), `history` (control steps that it reads, H: tensors are then `[B, H, ...]`), `replan`
-(actions of a chunk that are executed), `denoising_steps`, and `critic_features`: the name of a
-submodule whose output `[B, F]` or `[B, N, F]` a critic can learn from when the module is trained.
+(actions of a chunk that are executed), `denoising_steps`, `real_size` (of the numbers that flow in
+an action, how many are no padding), and `critic_features`: the name of a submodule whose output
+`[B, F]` or `[B, N, F]` a critic can learn from when the module is trained.
 
 Time runs from 0, where all is noise, to 1, where the chunk is: a model that counts the other way
 round turns it around in its `velocity`. Importing this needs no torch.
@@ -50,6 +51,14 @@ class Codes(Protocol):
 
     def code(self, actions: Any) -> Any:
         """The end `[B, T, flow_size]` of a flow that `decode` makes these actions of."""
+
+
+@runtime_checkable
+class DrawsTimes(Protocol):
+    """A module whose own training has a rule for the times that it learns at."""
+
+    def times(self, drawn: Any) -> Any:
+        """Times `[B]` from 0 to 1, distributed as that rule says, of standard normal numbers."""
 
 
 @runtime_checkable

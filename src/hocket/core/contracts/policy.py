@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from hocket.core.data import Answer, Batch, EnvSpec, Observation, PolicySpec, Row
+from hocket.core.data import Answer, Batch, Observation, Row
+from hocket.core.specs import EnvSpec, PolicySpec
 
 PREFIX, PREFIX_LENGTH, DELAY = "action/prefix", "action/prefix_length", "action/delay"
 """What a policy that continues chunks is told beside its observation; see `Continues`."""

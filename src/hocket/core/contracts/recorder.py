@@ -9,12 +9,13 @@ display. Whoever wants to keep what happens at each step writes a Sink, names it
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
-from hocket.core.data import Array, Observation, Outcome, TaskInfo, Trial
+from hocket.core.data import Array, Observation, Outcome, Trial
+from hocket.core.specs import TaskInfo
 
 if TYPE_CHECKING:
     from hocket.core.events import Event
@@ -22,7 +23,12 @@ if TYPE_CHECKING:
 EVIDENCE = "evidence"
 """The key in `record` that asks an attempt to leave what it has recorded if it ends in an error."""
 VIDEO = "video"
-"""The key that asks for a video: `all` keeps it, `failures` keeps it where the episode failed."""
+"""The key that asks for a video: `all` keeps it, and `failures`, `others` (what did not fail) or
+`errors` only where the episode ends so; `any` keeps it too, and may then find it unwanted. What
+was lost to an error keeps it in each case. With `later` nothing is filmed while it runs."""
+DRAWN = "drawn"
+"""The key that is false where nothing is to be drawn for a video: it is made only of pictures that
+the env observes at every step anyway."""
 IMAGES = "images"
 """The key that asks for every picture, lossless."""
 RESTORED = "restored"
@@ -30,6 +36,8 @@ RESTORED = "restored"
 SPILL = ".spill"
 """Stands before `.tmp` in the name of a hidden file that is only to be read if its process dies:
 `.steps.npz.spill.tmp`."""
+STREAM = "stream"
+"""The key that is true where the engine takes what becomes rows without a file."""
 ROWS = ".rows"
 """The suffix of a sink's file whose rows go into a segment: waste once its episode is committed."""
 
@@ -65,10 +73,11 @@ class AttemptStart:
     """What the engine asks for in this attempt (which cameras, video or not ...)."""
     abilities: tuple[str, ...] = ()
     """The abilities of the env, as `EnvSpec.abilities` has them."""
+    rows: dict[str, bytes] | None = None
+    """Where `seal` may lay what a file of rows would hold, by the file's name; else it writes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class StepRecord:
+class StepRecord(NamedTuple):
     """One executed step, as a sink sees it. Step 0 is the reset: it has no action and no reward.
     Whoever keeps `action` or an array of `observation` longer than the call copies it; `state` is
     the sink's to keep."""
@@ -158,6 +167,11 @@ class Hears(Protocol):
     after each SpecLearned."""
 
     hears: Collection[type[Event]]
+
+
+def hearers(readers: Iterable[Reader], kind: type[Event]) -> list[Reader]:
+    """Those of the readers that hear events of a kind."""
+    return [each for each in readers if not isinstance(each, Hears) or kind in each.hears]
 
 
 @runtime_checkable

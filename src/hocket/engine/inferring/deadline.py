@@ -48,18 +48,19 @@ class Rescue:
         self.until = inf
         """When the call that the thread makes has taken too long; infinite where it makes none."""
         self.what = ""
-        """What the thread calls, in words."""
+        """What the thread calls, in words: one policy, whatever the batch."""
         self._closed = threading.Event()
         self._before: Callable[[int, FrameType | None], object] | int | None = None
         self.is_watching = False
 
-    def start(self) -> bool:
-        """Begin to watch over the calling thread; False where it could not be interrupted."""
+    def start(self, what: str) -> bool:
+        """Begin to watch over the calling thread, which calls `what`; False where it could not be
+        interrupted."""
         is_main = threading.current_thread() is threading.main_thread()
         if not is_main or signal.getsignal(_SIGNAL) not in (signal.SIG_DFL, signal.SIG_IGN):
             return False
         self._before = signal.signal(_SIGNAL, self._interrupt)
-        self.is_watching = True
+        self.what, self.is_watching = what, True
         threading.Thread(target=self._watch, name="hocket-rescue", daemon=True).start()
         return True
 

@@ -115,18 +115,19 @@ class Inference:
         if rows > self._brief.get(job.queue, 0):
             return None
         rescue, replica = self._rescue, self._replicas[0]
-        if not rescue.is_watching and not rescue.start():
+        if not rescue.is_watching and not rescue.start(f"Policy {replica.name!r}"):
             self._brief = {}
             return None
         is_new = (job.queue, max(job.pad_to, rows)) not in replica.seen
-        allowed_s = self._allowed_s(replica, job.expected_s, is_new=is_new)
-        rescue.what = f"Policy {replica.name!r}"
-        rescue.until = time.perf_counter() + allowed_s
+        waits_s = allowed_s(
+            self._deadline, job.expected_s, is_new=is_new, slowest_first_s=replica.slowest_first_s
+        )
+        rescue.until = time.perf_counter() + waits_s
         try:
             answer = self._own.answer(job)
         except NeverReturned:
             replica.is_lost = True
-            raise PolicyHungError(_words(replica, allowed_s)) from None
+            raise PolicyHungError(_words(replica, waits_s)) from None
         finally:
             rescue.until = inf
         self._strikes = self._strikes + 1 if answer.ended - answer.began > 10 * BRIEF_S else 0
@@ -155,7 +156,10 @@ class Inference:
     def answers(self) -> list[Answered | WarmedUp]:
         """All answers that have come since the last call, among them those that nobody will give:
         of calls that took too long. Raises PolicyHungError when no replica is left."""
-        self._look(time.perf_counter())
+        if (now := time.perf_counter()) - self._looked_at >= _LOOK_S:
+            self._look(now)
+        if not self._answers:
+            return []
         taken = []
         while self._answers:
             answer = self._answers.popleft()
@@ -196,14 +200,19 @@ class Inference:
                 return
             if isinstance(job, str):
                 # The end of a session is never the first call.
-                seat.allowed_s = self._allowed_s(replica, 0.0, is_new=False)
+                seat.allowed_s = allowed_s(self._deadline, 0.0, is_new=False, slowest_first_s=None)
                 seat.began = time.perf_counter()
                 own.end_session(job)
                 answer = None
             else:
                 is_new = (job.queue, job.size) not in replica.seen
                 seat.job = job
-                seat.allowed_s = self._allowed_s(replica, job.expected_s, is_new=is_new)
+                seat.allowed_s = allowed_s(
+                    self._deadline,
+                    job.expected_s,
+                    is_new=is_new,
+                    slowest_first_s=replica.slowest_first_s,
+                )
                 seat.began = time.perf_counter()
                 answer = own.answer(job)
                 replica.answered(job.queue, job.size, answer.ended - answer.began)
@@ -251,17 +260,9 @@ class Inference:
 
     # -- calls that never return ---------------------------------------------------------------
 
-    def _allowed_s(self, replica: Replica, expected_s: float, *, is_new: bool) -> float:
-        return allowed_s(
-            self._deadline, expected_s, is_new=is_new, slowest_first_s=replica.slowest_first_s
-        )
-
     def _look(self, now: float) -> None:
         """Give up the replicas whose calls have taken too long."""
-        since_s = now - self._looked_at
-        if since_s < _LOOK_S:
-            return
-        self._looked_at = now
+        since_s, self._looked_at = now - self._looked_at, now
         warming = self._warming
         if since_s > _NAP_S:
             # The process was stopped, or its owner had other work: the policy is not to blame.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
-import traceback
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -24,15 +24,18 @@ from hocket.core.data import (
     Row,
     RowChecks,
 )
-from hocket.engine.chunk_rules import check_answer, finite_rows
+from hocket.engine.chunk_rules import check_answer
+from hocket.engine.inferring.deadline import NeverReturned
 from hocket.engine.inferring.row_checks import compare_rows
 from hocket.errors import (
     ChunkShapeError,
     ChunkValueError,
     HocketError,
+    PolicyError,
     PolicyUnavailableError,
     StateMovedError,
 )
+from hocket.system import accounts
 
 _LOG = logging.getLogger(__name__)
 
@@ -119,14 +122,17 @@ class PolicyThread:
         if self._sessions is None:
             return
         try:
-            self._sessions.end_session(session)
+            with words():
+                self._sessions.end_session(session)
         except Exception as error:  # noqa: BLE001 - a policy of a user's may raise anything
             _LOG.warning("Policy %r cannot end %s: %s", self._name, session, account(error))
 
     def answer(self, job: Job) -> Answered:
         """Run one job to its end; errors of the policy become errors of rows."""
         began = time.perf_counter()
-        errors = self._begin_sessions(job)
+        errors: list[Exception | None] = [None] * len(job.rows)
+        if self._sessions is not None:
+            self._begin_sessions(self._sessions, job, errors)
         chunks: Sequence[Chunk | None]
         if not any(errors):
             chunks = self._infer(job, 0, errors)
@@ -141,7 +147,8 @@ class PolicyThread:
             # The second call must not write over what the first returned.
             chunks = Chunks(np.array(chunks.actions), chunks.version, chunks.source, chunks.extras)
             checks = self._check(job, chunks.actions)
-        self._keep_buffers(job.queue, was_served=None in errors)
+        if None not in errors or len(self._buffers) > 1:
+            self._keep_buffers(job.queue, was_served=None in errors)
         return Answered(
             job=job,
             began=began,
@@ -149,7 +156,8 @@ class PolicyThread:
             chunks=chunks,
             errors=errors,
             observations=_kept(job) if job.keep else None,
-            blameless=all(isinstance(e, StateMovedError) for e in errors),
+            blameless=errors[0] is not None
+            and all(isinstance(error, StateMovedError) for error in errors),
             checks=checks,
         )
 
@@ -170,18 +178,16 @@ class PolicyThread:
             _LOG.warning("Policy %r cannot be asked again: %s", self._name, account(error))
             return UNCHECKED
 
-    def _begin_sessions(self, job: Job) -> list[Exception | None]:
-        """Tell a policy that keeps state of new attempts; the error of each that it refused."""
-        errors: list[Exception | None] = [None] * len(job.rows)
-        if self._sessions is None:
-            return errors
+    def _begin_sessions(self, sessions: Sessions, job: Job, errors: list[Exception | None]) -> None:
+        """Tell a policy that keeps state of new attempts, and note the error of each that it
+        refused."""
         for i, row in enumerate(job.rows):
             try:
                 if row.chunk == 0:
-                    self._sessions.begin_session(row)
+                    with words():
+                        sessions.begin_session(row)
             except Exception as error:  # noqa: BLE001 - it is that row's
                 errors[i] = error
-        return errors
 
     def _infer(
         self, job: Job, start: int, errors: list[Exception | None]
@@ -203,26 +209,23 @@ class PolicyThread:
             second = self._infer(_pick(job, range(middle, rows)), start + middle, errors)
             return [*first, *second]
         source = actions.source or self._name
-        found = Chunks(actions.values, actions.version or 0, source, actions.extras)
-        if np.isfinite(actions.values).all():
-            return found
-        finite = finite_rows(actions.values)
-        chunks: list[Chunk | None] = list(found)
-        for i in np.flatnonzero(~finite).tolist():
-            chunks[i] = None
-            errors[start + i] = ChunkValueError(
-                f"Policy {self._name!r} answered trial {job.rows[i].trial.id} with NaN "
-                f"or infinity. Look at its inputs with `hocket check`."
-            )
-        return chunks
+        return Chunks(actions.values, actions.version or 0, source, actions.extras)
 
     def _call(self, job: Job) -> Actions:
         rows = len(job.rows)
         size = max(job.pad_to, rows)
         arrays = self._stack(job, size) if job.stacked is None else self._select(job, rows, size)
         batch = Batch(arrays=arrays, rows=job.rows, pad=size - rows)
+        try:
+            answer = self._policy.infer(batch)
+        except (KeyboardInterrupt, NeverReturned):
+            raise
+        except BaseException as error:
+            if isinstance(error, Exception) and not isinstance(error, KeyError):
+                raise
+            raise PolicyError(account(error, arrays)) from error
         return check_answer(
-            self._policy.infer(batch),
+            answer,
             rows=rows,
             size=size,
             action_size=job.action_size,
@@ -262,7 +265,8 @@ class PolicyThread:
         row = replace(job.rows[0], session=f"{job.rows[0].session} warm-up@{size}")
         full = _pick(job, [0] * size)._replace(rows=(row,) * size)
         if self._sessions is not None:
-            self._sessions.begin_session(row)
+            with words():
+                self._sessions.begin_session(row)
         fastest = float("inf")
         for call in range(4):
             start = time.perf_counter()
@@ -290,7 +294,7 @@ def _pick(job: Job, indices: Sequence[int]) -> Job:
 
 def _lost_state(error: Exception, rows: int) -> StateMovedError:
     lost = StateMovedError(
-        f"The policy raised {type(error).__name__}: {error} for a batch of {rows} rows, and may "
+        f"The policy raised {accounts.sentence(error)} for a batch of {rows} rows, and may "
         "have moved on what it keeps for each of them."
     )
     lost.__cause__ = error
@@ -304,14 +308,23 @@ def _kept(job: Job) -> dict[str, Array]:
     return {key: np.stack([view[key] for view in job.views]) for key in job.views[0]}
 
 
-def account(error: Exception) -> str:
-    """What a policy raised, for whoever wrote it. The traceback from the call on is there, unless
-    the error is one of hocket's own, which says all in a sentence."""
-    text = f"{type(error).__name__}: {error}"
+@contextlib.contextmanager
+def words() -> Iterator[None]:
+    """What a policy raises here, sys.exit too, comes as a PolicyError."""
+    try:
+        yield
+    except (HocketError, KeyboardInterrupt, NeverReturned):
+        raise
+    except BaseException as error:
+        raise PolicyError(account(error)) from error
+
+
+def account(error: BaseException, batch: Iterable[str] = ()) -> str:
+    """What a policy raised, for whoever wrote it; of a missing key, which there are in its
+    `batch`."""
     if isinstance(error, HocketError):
-        return text
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next and trace.tb_frame.f_code.co_filename == __file__:
-        trace = trace.tb_next
-    frames = "".join(traceback.format_exception(type(error), error, trace))
-    return f"{text}\n{frames}".rstrip()
+        return accounts.account(error)
+    is_key = isinstance(error, KeyError) and batch
+    keys = f". The keys of its batch are: {', '.join(sorted(batch))}." if is_key else ""
+    text = f"The policy raised {accounts.sentence(error)}{keys}\n{accounts.frames(error)}"
+    return text.rstrip()

@@ -120,9 +120,6 @@ class Queue:
         self.is_together = False
         """All members go in one batch, as rows do that should stay in step."""
 
-    def is_waiting(self, now: float) -> bool:
-        return now < self.wake_at and len(self.ready) < self.wanted
-
     def coming(self, now: float) -> Coming:
         """When lanes under way should come."""
         found: dict[RunningMedian, list[tuple[float, int]]] = {}
@@ -223,23 +220,42 @@ class Scheduler:
 
     def next_batch(self, now: float) -> BatchPlan | None:
         """Take a batch out of its queue, and a policy slot; None if nothing should leave now."""
-        if not self._has_slot:
+        if self.in_flight >= self._config.concurrency:
             return None
         # No queue starves, and a few rows that were left over do not hold up a full batch: that was
         # a sixth of two signatures' throughput where a knee is below half of the lanes.
         most, chosen = -inf, None
+        is_only = len(self._queues) == 1
         for key, queue in self._queues.items():
             if queue.ready and (rows := self._rows(queue, now)):
+                if is_only:
+                    chosen = key, queue, rows
+                    break
                 waited_s = sum(now - since for since in islice(queue.ready.values(), rows))
                 if (worth := waited_s / (self.latency.about(rows) or 1.0)) > most:
-                    most, chosen = worth, BatchPlan(tuple(islice(queue.ready, rows)), key)
-        if chosen is not None:
-            queue = self._queues[chosen.queue]
-            for lane in chosen.lanes:
-                del queue.ready[lane]
-            queue.wake_at = -inf
-            self.in_flight += 1
-        return chosen
+                    most, chosen = worth, (key, queue, rows)
+        if chosen is None:
+            return None
+        key, queue, rows = chosen
+        lanes = tuple(islice(queue.ready, rows))
+        for lane in lanes:
+            del queue.ready[lane]
+        queue.wake_at = -inf
+        self.in_flight += 1
+        return BatchPlan(lanes, key)
+
+    def urgent_batch(self, lanes: Sequence[int], queue: Hashable) -> BatchPlan:
+        """Take these ready lanes of a queue before all others; to be called where `has_slot`."""
+        for lane in lanes:
+            del self._queues[queue].ready[lane]
+        self._queues[queue].wake_at = -inf
+        self.in_flight += 1
+        return BatchPlan(tuple(lanes), queue)
+
+    @property
+    def has_slot(self) -> bool:
+        """True where another batch may be inferred now."""
+        return self.in_flight < self._config.concurrency
 
     def inferred(self, size: int, seconds: float, now: float) -> None:
         """A batch is back: a slot is free again, and this is what it cost."""
@@ -264,29 +280,26 @@ class Scheduler:
         """How long lanes may be waited for, at most `longest` seconds."""
         wake_at = self.wake_at(now)
         seconds = longest if wake_at is None else min(max(0.0, wake_at - now), longest)
-        is_together = all(queue.is_together for queue in self._queues.values())
-        return Patience(seconds, *self._wanted(now), self.in_flight == 0 and is_together)
+        lanes, linger_s, is_together = 1, 0.0, self.in_flight == 0
+        for queue in self._queues.values():
+            is_together = is_together and queue.is_together
+            is_gathered = queue.gather_s and self.in_flight < self._config.concurrency
+            if is_gathered and len(self._queues) == 1:
+                # More than one lane must come for `next_batch` to answer differently.
+                left_s = queue.gather_s if queue.wake_at == -inf else queue.wake_at - now
+                if left_s > 0:
+                    rows = min(queue.gathered - len(queue.ready), len(queue.executing))
+                    lanes, linger_s = max(1, rows), left_s
+        return Patience(seconds, lanes, linger_s, is_together)
 
     def wake_at(self, now: float) -> float | None:
         """When `next_batch` may answer differently though nothing happens; None if never."""
-        if not self._has_slot:
-            return None
-        earliest = min((q.wake_at for q in self._queues.values() if q.ready), default=inf)
+        earliest = inf
+        if self.in_flight < self._config.concurrency:
+            for queue in self._queues.values():
+                if queue.ready and queue.wake_at < earliest:
+                    earliest = queue.wake_at
         return None if earliest == inf else max(now, earliest)
-
-    def _wanted(self, now: float) -> tuple[int, float]:
-        """How many lanes must come for `next_batch` to answer differently, and within how many
-        seconds of the first of them. More than one only where lanes are gathered."""
-        if len(self._queues) != 1 or not self._has_slot:
-            return 1, 0.0
-        (queue,) = self._queues.values()
-        left_s = queue.gather_s if queue.wake_at == -inf else queue.wake_at - now
-        rows = min(queue.gathered - len(queue.ready), len(queue.executing))
-        return (max(1, rows), left_s) if queue.gather_s and left_s > 0 else (1, 0.0)
-
-    @property
-    def _has_slot(self) -> bool:
-        return self.in_flight < self._config.concurrency
 
     @property
     def waiting(self) -> int:
@@ -297,12 +310,12 @@ class Scheduler:
 
     def _rows(self, queue: Queue, now: float) -> int:
         """How many rows leave now; 0 where the queue waits, by a plan that it then has."""
-        if queue.is_waiting(now):
+        rows = len(queue.ready)
+        if now < queue.wake_at and rows < queue.wanted:
             return 0
         if now >= queue.check_at:
             self._check(queue, now)
-        rows = len(queue.ready)
-        queue.wake_at = -inf
+        came, queue.wake_at = rows, -inf
         if queue.is_together:
             is_unknown = queue.executing and not queue.seconds.values
             last_s = inf if is_unknown else queue.coming(now).at[-1]
@@ -316,7 +329,9 @@ class Scheduler:
             wait_s, rows = queue.value.decide(rows, queue.coming(now))
             if wait_s > 0.0:
                 queue.wake_at, queue.wanted = now + max(wait_s, SHORTEST_S), rows
-        return 0 if queue.is_waiting(now) else min(rows, self._config.max_batch)
+        if now < queue.wake_at and came < queue.wanted:
+            return 0
+        return min(rows, self._config.max_batch)
 
     def _check(self, queue: Queue, now: float) -> None:
         """Bring what the queue goes by up to date."""

@@ -8,66 +8,21 @@ Only an episode under a lease that stands counts. A lost machine spends no retry
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from hocket.core.data import Trial
-from hocket.machines.leasing.expectations import SLOW, Expectations, SitePace, Task
+from hocket.machines.leasing.entries import Lease, LeaseId, SiteEntry, TrialEntry
+from hocket.machines.leasing.expectations import SLOW, Expectations
 from hocket.machines.leasing.waiting import WaitingTrials
 
+SICK = 3
+"""Trials that failed at a site and ended elsewhere, before any ended there, for it to be blamed."""
+_CHANCE = 1e-6
+"""How unlikely so many failures in a row must be, as often as attempts fail otherwise."""
 AHEAD = 0.25
 """Trials that wait at a site, as a share of its lanes: no lane waits for the network."""
 SealVerdict = Literal["counts", "known", "late"]
-
-
-class LeaseId(NamedTuple):
-    """Names a lease: a trial by its place in the plan, and the number of the attempt at it."""
-
-    trial: int
-    attempt: int
-
-
-@dataclass(slots=True)
-class Lease:
-    """An attempt at a trial that a site may make."""
-
-    id: LeaseId
-    site: str
-    granted: float
-    has_begun: bool = False
-    is_asked_back: bool = False
-
-
-@dataclass(slots=True)
-class _Site:
-    lanes: int
-    heard: float
-    pace: SitePace
-    held: set[LeaseId] = field(default_factory=set)
-    tasks: Counter[Task] = field(default_factory=Counter)
-    """How many of its leases are of each task."""
-    begun: int = 0
-    """How many of its leases have begun."""
-
-    @property
-    def room(self) -> int:
-        return self.lanes - len(self.held)
-
-
-@dataclass(slots=True)
-class _Trial:
-    task: Task
-    next_attempt: int
-    failures: int = 0
-    is_leased: bool = False
-    counts: int | None = None
-    """The attempt that ended the trial."""
-
-    @property
-    def is_done(self) -> bool:
-        return self.counts is not None
 
 
 class LeaseBook:
@@ -81,15 +36,21 @@ class LeaseBook:
         self._retries = retries
         self.late = 0
         """Episodes that came too late to count."""
-        self._trials: list[_Trial] = []
+        self._trials: list[TrialEntry] = []
         self._expected = Expectations()
         self._waiting = WaitingTrials(self._expected, in_order=in_order)
+        self._apart: dict[int, None] = {}
+        """Trials that have failed at some sites, and wait for another."""
+        self._spent: dict[int, LeaseId] = {}
+        """Those of them whose retries are used up, at sites where nothing has ever ended: each with
+        its last attempt."""
         self._leases: dict[LeaseId, Lease] = {}
-        self._sites: dict[str, _Site] = {}
+        self._sites: dict[str, SiteEntry] = {}
         self._begun = 0
         """How many of all leases have begun."""
-        self._left = 0
-        self._lanes = 0
+        self._left = self._lanes = 0
+        self._failures = self._sealed = 0
+        """Attempts that have failed, and episodes."""
 
     # -- the plan ------------------------------------------------------------------------------
 
@@ -102,7 +63,7 @@ class LeaseBook:
         """Plan trials, after those that are planned. `attempts`: trial id to its next attempt
         number; `done`: trial id to the attempt that counted."""
         for trial in trials:
-            known = _Trial((trial.suite, trial.task), (attempts or {}).get(trial.id, 0))
+            known = TrialEntry((trial.suite, trial.task), (attempts or {}).get(trial.id, 0))
             known.counts = (done or {}).get(trial.id)
             self._trials.append(known)
             if not known.is_done:
@@ -122,7 +83,7 @@ class LeaseBook:
     @property
     def waiting(self) -> int:
         """Trials that no site has."""
-        return len(self._waiting)
+        return len(self._waiting) + len(self._apart)
 
     def lease(self, name: LeaseId) -> Lease | None:
         """A lease that stands."""
@@ -147,9 +108,9 @@ class LeaseBook:
         self._lanes += lanes - known.lanes
         known.lanes, known.heard = lanes, now
 
-    def _know(self, site: str, now: float) -> _Site:
+    def _know(self, site: str, now: float) -> SiteEntry:
         if site not in self._sites:
-            self._sites[site] = _Site(0, now, self._expected.join())
+            self._sites[site] = SiteEntry(0, now, self._expected.join())
         return self._sites[site]
 
     def hear(self, site: str, now: float) -> None:
@@ -162,7 +123,7 @@ class LeaseBook:
         trial = self._trials[name.trial]
         if trial.is_done or trial.is_leased:
             return
-        self._waiting.discard(name.trial, trial.task)
+        self._take_out(name.trial)
         self._know(site, now)
         self._enter(Lease(name, site, now, has_begun=True))
 
@@ -200,12 +161,12 @@ class LeaseBook:
     def grant(self, now: float, only: Collection[str] | None = None) -> list[Lease]:
         """New leases for sites that have room, among those in `only` where it is given. This uses
         their numbers up."""
-        if not self._waiting:
+        if not self.waiting:
             return []
         sites = self._sites
         names = [name for name in (sites if only is None else only) if name in sites]
         names.sort(key=lambda name: -sites[name].room)
-        granted: list[Lease] = []
+        granted = self._grant_apart(names, now)
         self._waiting.look(self._lanes)
         # First every lane gets a trial, the emptiest site first; then sites get trials that wait.
         for is_ahead in (False, True):
@@ -220,13 +181,38 @@ class LeaseBook:
                     granted.append(self._grant(trial, name, now))
         return granted
 
-    def _depth(self, site: _Site) -> int:
+    def _grant_apart(self, names: Iterable[str], now: float) -> list[Lease]:
+        """Leases for trials that have failed, at sites where they have not, or anywhere if there is
+        no such site."""
+        granted = []
+        for trial in list(self._apart):
+            failed_at = self._trials[trial].failed_at
+            has_other = trial in self._spent or self._is_open(trial)
+            for name in names:
+                if self._sites[name].room > 0 and not (has_other and name in failed_at):
+                    del self._apart[trial]
+                    granted.append(self._grant(trial, name, now))
+                    break
+        return granted
+
+    def _is_open(self, trial: int) -> bool:
+        """True when there is a site at which a trial has not failed."""
+        failed_at = self._trials[trial].failed_at
+        return any(site.lanes and name not in failed_at for name, site in self._sites.items())
+
+    def _take_out(self, trial: int) -> None:
+        """Let a trial wait no more."""
+        self._apart.pop(trial, None)
+        self._waiting.discard(trial, self._trials[trial].task)
+
+    def _depth(self, site: SiteEntry) -> int:
         """How many trials may wait at a site for a lane: none once all lanes could have them."""
         idle = max(0, self._lanes - len(self._leases))
         return math.ceil(site.lanes * AHEAD) if self.waiting - idle > self._lanes else 0
 
     def _grant(self, trial: int, site: str, now: float) -> Lease:
         known = self._trials[trial]
+        self._spent.pop(trial, None)
         lease = Lease(LeaseId(trial, known.next_attempt), site, now)
         known.next_attempt += 1
         self._enter(lease)
@@ -238,13 +224,13 @@ class LeaseBook:
         known = self._trials[trial]
         if site not in self._sites or known.is_done:
             return None
-        self._waiting.discard(trial, known.task)
+        self._take_out(trial)
         return self._grant(trial, site, now)
 
     def ask_back(self) -> list[Lease]:
         """Leases that their sites have not begun while lanes elsewhere are idle: to be asked back.
         The site may have begun meanwhile, and then keeps them."""
-        if self._waiting or self._begun == len(self._leases):
+        if self.waiting or self._begun == len(self._leases):
             return []
         idle = sum(max(0, site.room) for site in self._sites.values())
         asked: list[Lease] = []
@@ -278,14 +264,57 @@ class LeaseBook:
         began. True where its trial's retries are used up, so that it ends as an ERROR."""
         if name not in self._leases:
             return False
-        trial = self._trials[name.trial]
-        trial.failures += spends
-        is_final = spends and trial.failures > self._retries
+        trial, site = self._trials[name.trial], self._leases[name].site
+        if spends:
+            trial.failed_at[site] += 1
+            self._failures += 1
+            self._sites[site].failed += 1
+        is_final = spends and trial.failed_at.total() > self._retries
+        if is_final and not self._is_proven(trial):
+            self._spent[name.trial], is_final = name, False
         if is_final:
             self._win(name)
         else:
             self._drop(name)
         return is_final
+
+    def _is_proven(self, trial: TrialEntry) -> bool:
+        """True when it has failed at a site where others have ended."""
+        at = trial.failed_at.keys() & self._sites.keys()
+        return any(self._sites[site].is_proven for site in at)
+
+    def is_spent(self, trial: int) -> bool:
+        """True while `spent` will end the trial, unless another site does."""
+        return trial in self._spent
+
+    def spent(self, *, is_last: bool) -> list[LeaseId]:
+        """End trials whose retries are used up, once that is not their sites' fault, or all of them
+        where it `is_last`: nobody else will try. Gives their last attempts."""
+        found = []
+        for trial, last in list(self._spent.items()):
+            known = self._trials[trial]
+            if is_last or self._is_proven(known):
+                del self._spent[trial], self._apart[trial]
+                known.counts = last.attempt
+                self._left -= 1
+                found.append(last)
+        return found
+
+    def barren(self) -> list[str]:
+        """The sites that are here when all that is left to do has failed wherever it could be tried
+        and nothing has ever ended there: the fault may be theirs."""
+        if self._leases or len(self._spent) < max(1, self.waiting):
+            return []
+        if any(self._is_open(one) or self._is_proven(self._trials[one]) for one in self._spent):
+            return []
+        return [name for name, site in self._sites.items() if site.lanes]
+
+    def forgive(self, site: str) -> None:
+        """Give trials the retries back that were spent at a site which is to blame itself."""
+        for index, trial in enumerate(self._trials):
+            del trial.failed_at[site]
+            if trial.failed_at.total() <= self._retries:
+                self._spent.pop(index, None)
 
     def seal(self, name: LeaseId, seconds: float) -> SealVerdict:
         """End a lease by its episode, which is here with its files and took `seconds`: the episode
@@ -298,8 +327,22 @@ class LeaseBook:
             return "late"
         if (site := self._sites.get(lease.site)) is not None:
             self._expected.add(trial.task, seconds, site.pace)
+            site.failed, site.refuted, site.is_proven = 0, 0, True
+            self._sealed += 1
+        for other in trial.failed_at.keys() & self._sites.keys() - {lease.site}:
+            self._sites[other].refuted += 1
         self._win(name)
         return "counts"
+
+    def sick(self) -> list[str]:
+        """Sites at which attempts only fail, at trials that end elsewhere."""
+        found = []
+        for name, site in self._sites.items():
+            if site.refuted >= SICK and site.failed >= site.lanes:
+                others = self._failures - site.failed + 1
+                if (others / (others + self._sealed + 1)) ** site.failed < _CHANCE:
+                    found.append(name)
+        return found
 
     def _win(self, name: LeaseId) -> None:
         """End the trial with this lease, which stands no more."""
@@ -340,4 +383,8 @@ class LeaseBook:
     def _drop(self, name: LeaseId) -> None:
         """End a lease without an episode; its trial waits again."""
         self._remove(name)
-        self._waiting.add(name.trial, self._trials[name.trial].task, first=True)
+        trial = self._trials[name.trial]
+        if trial.failed_at:
+            self._apart[name.trial] = None
+        else:
+            self._waiting.add(name.trial, trial.task, first=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 from hocket.core.data import Trial
 from hocket.engine.trials import TrialQueue
-from hocket.machines.leasing.leases import LeaseId
+from hocket.machines.leasing.entries import LeaseId
 from hocket.machines.protocol import Grant
 
 

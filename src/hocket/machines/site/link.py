@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import ssl
 import threading
 import time
@@ -12,11 +11,13 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
+from websockets.exceptions import InvalidStatus, WebSocketException
 
-from hocket.errors import HocketError, UsageError, WireError
+from hocket.errors import HocketError, UsageError
 from hocket.machines import protocol
 from hocket.machines.credentials import Credentials
+from hocket.machines.stream import NOBODYS, Stream
+from hocket.system.accounts import sentence
 from hocket.workers.remote.websocket import KEY_HEADER
 
 if TYPE_CHECKING:
@@ -25,18 +26,19 @@ if TYPE_CHECKING:
 _AGAIN_S = 0.5
 """Seconds between two tries to connect."""
 _OPEN_S = 20.0
+"""Most seconds for a connection to be made."""
+_PING_S, _PONG_S = 5.0, 15.0
+"""Seconds between two looks whether a connection lives, and for the answer."""
+_NO_KEY = 401
+"""The driver's status where the key is another. Others come from proxies before it."""
 _LAST_S = 5.0
 """Seconds for the last messages to leave."""
 
 
-Outgoing = Callable[[], Iterator[protocol.Message]]
-"""Makes messages when they can be sent: the pieces of a file are not read before."""
-
-
 class DriverLink:
-    """A connection that is made again whenever it breaks; what is posted is sent in order. What was
-    not sent when a connection broke is forgotten: the site and the driver compare what they hold
-    when it is made again."""
+    """A connection that is made again whenever it breaks; what is posted is sent in order, over as
+    many of them as that takes. Where the driver does not know this link any more, what was not sent
+    is forgotten: the site and the driver compare what they hold."""
 
     def __init__(self, url: str, credentials: Credentials, site: Site, *, wait_s: float) -> None:
         """`site` is called on the link's thread. `wait_s`: how long the driver may be away before
@@ -46,11 +48,13 @@ class DriverLink:
         self._site = site
         self._wait_s = wait_s
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._waiting: list[Outgoing] = []
+        self._stream = Stream()
         self._has_some: asyncio.Event | None = None
         self._is_ending = False
         self.is_up = False
         """True while there is a connection."""
+        self._heard = 0.0
+        """When the driver was heard last."""
         self._on_end: Callable[[HocketError | None], None] = lambda _: None
         self._thread = threading.Thread(target=self._run, name="hocket-link", daemon=True)
 
@@ -62,11 +66,12 @@ class DriverLink:
 
     def post(self, message: protocol.Message) -> None:
         """Have a message sent. May come from any thread."""
-        self.post_all(lambda: iter((message,)))
+        self.post_all(iter((message,)))
 
-    def post_all(self, make: Outgoing) -> None:
-        """Have messages made and sent, one after the other. May come from any thread."""
-        self.call(lambda: self._add(make))
+    def post_all(self, messages: Iterator[protocol.Message]) -> None:
+        """Have messages sent, one after the other. They are made when they can be: the pieces of a
+        file are not read before. May come from any thread."""
+        self.call(lambda: self._add(messages))
 
     def call(self, function: Callable[[], None]) -> None:
         """Have a function called on the link's thread, soon. May come from any thread."""
@@ -77,11 +82,11 @@ class DriverLink:
     def end(self) -> None:
         """Send what is posted, then close, and wait for that. May come from any thread."""
         self._is_ending = True
-        self.post_all(lambda: iter(()))
+        self.post_all(iter(()))
         self._thread.join(_LAST_S)
 
-    def _add(self, make: Outgoing) -> None:
-        self._waiting.append(make)
+    def _add(self, messages: Iterator[protocol.Message]) -> None:
+        self._stream.post(messages)
         if self._has_some is not None:
             self._has_some.set()
 
@@ -91,55 +96,59 @@ class DriverLink:
             asyncio.run(self._keep())
         except HocketError as exc:
             error = exc
+        except Exception as exc:  # noqa: BLE001 - the site must hear of it
+            error = HocketError(f"The connection to {self._url} has failed: {sentence(exc)}")
         self._on_end(error)
 
     async def _keep(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._has_some = asyncio.Event()
-        last_seen = time.monotonic()
+        self._heard = time.monotonic()
         while not self._is_ending:
+            left, why = self._heard + self._wait_s - time.monotonic(), "it ended the connection"
             try:
-                async with self._connect() as connection:
+                async with self._connect(max(_AGAIN_S, min(left, _OPEN_S))) as connection:
                     await self._talk(connection)
-                last_seen = time.monotonic()
             except InvalidStatus as exc:
                 body = (exc.response.body or b"")[:300].decode("utf-8", "replace").strip()
-                raise UsageError(f"{self._url} refused this site: {body}") from exc
-            except ConnectionClosed:
-                last_seen = time.monotonic()
+                why = f"it refused this site: {body}"
+                if exc.response.status_code == _NO_KEY:
+                    raise UsageError(f"{self._url}: {why}") from exc
             except ssl.SSLCertVerificationError as exc:
                 raise UsageError(
                     f"{self._url} is not the driver whose certificate the key file holds: "
                     f"{exc.verify_message}. Copy the key file again from where that was started."
                 ) from exc
-            except (OSError, WebSocketException, TimeoutError) as exc:
-                if time.monotonic() - last_seen > self._wait_s:
-                    raise UsageError(
-                        f"No driver answered at {self._url} for {self._wait_s:g} s: {exc}"
-                    ) from exc
+            except (OSError, EOFError, WebSocketException, asyncio.TimeoutError) as exc:
+                why = sentence(exc)
+            if time.monotonic() - self._heard > self._wait_s:
+                raise UsageError(f"No driver answered at {self._url} for {self._wait_s:g} s: {why}")
             if not self._is_ending:
                 await asyncio.sleep(_AGAIN_S)
 
-    def _connect(self) -> connect:
+    def _connect(self, open_s: float) -> connect:
         is_safe = self._url.startswith("wss://")
         return connect(
             self._url,
             additional_headers={KEY_HEADER: self._credentials.key},
             ssl=self._credentials.client_context() if is_safe else None,
             compression=None,
-            max_size=protocol.MAX_MESSAGE,
-            open_timeout=_OPEN_S,
+            max_size=protocol.LONGEST,
+            open_timeout=open_s,
             close_timeout=1.0,
-            ping_interval=10.0,
-            ping_timeout=30.0,
+            ping_interval=_PING_S,
+            ping_timeout=_PONG_S,
             proxy=None,
         )
 
     async def _talk(self, connection: ClientConnection) -> None:
-        assert self._has_some is not None
-        self._waiting.clear()
+        await connection.send(self._stream.opening())
+        opening = await connection.recv(decode=False)
+        self._heard = began = time.monotonic()
+        if not self._stream.go_on(opening):
+            self._stream = Stream(opening[: len(NOBODYS)])
+            self._stream.post(iter((self._site.greet(),)))
         self.is_up = True
-        await connection.send(protocol.pack([self._site.greet()]))
         tasks = [
             asyncio.create_task(self._say(connection)),
             asyncio.create_task(self._beat()),
@@ -149,6 +158,8 @@ class DriverLink:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self.is_up = False
+            if self._heard > began:  # Since then it has answered every look.
+                self._heard = max(self._heard, time.monotonic() - _PING_S - _PONG_S)
             for task in tasks:
                 task.cancel()
             done = await asyncio.gather(*tasks, return_exceptions=True)
@@ -159,15 +170,12 @@ class DriverLink:
     async def _say(self, connection: ClientConnection) -> None:
         assert self._has_some is not None
         while True:
+            while (frame := self._stream.frame()) is not None:
+                await connection.send(frame)
+            if self._is_ending and self._stream.is_sent:
+                return
             await self._has_some.wait()
             self._has_some.clear()
-            while self._waiting:
-                lot, self._waiting = self._waiting, []
-                messages = itertools.chain.from_iterable(make() for make in lot)
-                for data in protocol.packs(messages):
-                    await connection.send(data)
-            if self._is_ending:
-                return
 
     async def _beat(self) -> None:
         while True:
@@ -177,8 +185,9 @@ class DriverLink:
             await asyncio.sleep(self._site.beat_s)
 
     async def _hear(self, connection: ClientConnection) -> None:
+        assert self._has_some is not None
         async for data in connection:
-            if isinstance(data, str):
-                raise WireError("Text came where messages were expected.")
-            for message in protocol.unpack(data):
+            self._heard = time.monotonic()
+            for message in self._stream.feed(data):
                 self._site.hear(message)
+            self._has_some.set()  # More may go now.

@@ -5,22 +5,22 @@ from __future__ import annotations
 import contextlib
 import queue
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import hocket
 from hocket.core.data import Ref, Trial
 from hocket.errors import HocketError, PolicyHungError, UsageError
 from hocket.machines import protocol
-from hocket.machines.identity import Identity, identity_of
 from hocket.machines.site.link import DriverLink
 from hocket.machines.site.site_work import MakeWork, SiteWork
-from hocket.records.provenance import FileDigests, places_of, provenance
+from hocket.records.digests import FileDigests
+from hocket.records.provenance import places_of, provenance
 from hocket.runs.assembly import Assembly, Recording
 from hocket.runs.config import EvalConfig
 from hocket.runs.readers import about_policy
 from hocket.runs.rollout import Rollout
-from hocket.workers.fleet import Fleets
+from hocket.workers.lending import Fleets
 
 _IDLE_BEAT_S = 5.0
 """Seconds between two signs of life while there is no run."""
@@ -33,7 +33,6 @@ class EvalWork(SiteWork):
         config = EvalConfig.from_plain(self.welcome.config)
         assembly = Assembly(config, config.lanes)
         assembly.require_envs()
-        identity = identity_of(config)
         policy = assembly.policy()
         is_stuck = False
         try:
@@ -41,7 +40,7 @@ class EvalWork(SiteWork):
             rollout = Rollout.prepare(config, assembly, policy, trial, self.welcome.episodes)
             files = FileDigests(places_of(config, getattr(policy, "files", ()))).finish()
             depends_on = {**provenance(config), **about_policy(config, policy), "files": files}
-            self._run_engine(rollout, identity, depends_on)
+            self._run_engine(rollout, depends_on)
         except PolicyHungError:
             is_stuck = True
             raise
@@ -50,15 +49,13 @@ class EvalWork(SiteWork):
             if not is_stuck:
                 policy.close()
 
-    def _run_engine(
-        self, rollout: Rollout, identity: Identity, depends_on: Mapping[str, Any]
-    ) -> None:
+    def _run_engine(self, rollout: Rollout, depends_on: Mapping[str, Any]) -> None:
         recording = Recording(
             sinks=tuple(Ref(name=s["name"], config=s["config"]) for s in self.welcome.sinks),
             record=self._trials.record,
             folder=str(self._folder),
         )
-        readers = (self._tally, self._chunks, self)
+        readers = (self._tally, self._chunks, self._answers, self)
         with (
             Fleets() as fleets,
             rollout.engine(fleets, readers, recording, gives_back=True) as engine,
@@ -67,7 +64,6 @@ class EvalWork(SiteWork):
                 engine,
                 lanes=rollout.lanes,
                 level=rollout.level,
-                identity=identity,
                 cores=rollout.assembly.cores(rollout.lanes),
                 depends_on=depends_on,
             )
@@ -76,20 +72,29 @@ class EvalWork(SiteWork):
 class Site:
     """One process's part in the runs of one driver, one after the other."""
 
-    def __init__(self, name: str, kinds: Mapping[str, MakeWork] | None = None) -> None:
-        """`kinds`: makes the site's work in runs of other kinds than evaluations."""
+    def __init__(
+        self,
+        name: str,
+        kinds: Mapping[str, MakeWork] | None = None,
+        on_end: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`kinds`: makes the site's work in runs of other kinds than evaluations. `on_end` is
+        called when the site is to end, whatever its engine does."""
         self._name = name
+        self._on_end = on_end
         self._kinds: Mapping[str, MakeWork] = {"eval": EvalWork, **(kinds or {})}
         self._id = secrets.token_hex(8)
         self._runs: queue.SimpleQueue[protocol.Welcome | HocketError | None] = queue.SimpleQueue()
         self._work: SiteWork | None = None
         self._link: DriverLink | None = None
+        self.trouble: HocketError | None = None
+        """Why the connection ended for good."""
         self._is_over = False
 
     def work(self, link: DriverLink) -> None:
         """Take part until the driver says that the last run is over."""
         self._link = link
-        link.start(self._runs.put)
+        link.start(self._deserted)
         try:
             while not self._is_over:
                 found = self._runs.get()
@@ -101,15 +106,29 @@ class Site:
         finally:
             self._is_over = True
             link.end()
+        if self.trouble is not None:
+            raise self.trouble
+
+    def _deserted(self, error: HocketError | None) -> None:
+        """End: there is no connection any more, and none will come. On the link's thread."""
+        self.trouble = error
+        self._runs.put(error)
+        if error is not None:
+            self._end()
+
+    def _end(self) -> None:
+        self._is_over = True
+        if (work := self._work) is not None:
+            work.end(goes_on=False)
+        self._on_end()
 
     def leave(self) -> None:
         """Give all leases back and end soon. May come from any thread, or a signal's handler."""
-        self._is_over = True
         self._runs.put(None)
-        if (work := self._work) is not None:
-            work.end(goes_on=False)
-            if self._link is not None:
-                self._link.post(protocol.Left("", "It was told to leave."))
+        has_work = self._work is not None
+        self._end()
+        if has_work and self._link is not None:
+            self._link.post(protocol.Left("", "It was told to leave."))
 
     @property
     def doing(self) -> str:
@@ -168,6 +187,8 @@ class Site:
 
     def greet(self) -> protocol.Message:
         """The first message of a new connection."""
+        if (work := self._work) is not None:
+            work.has_told = False
         return protocol.SiteHello(protocol.PROTOCOL, hocket.__version__, self._id, self._name)
 
     def beat(self) -> protocol.Message | None:

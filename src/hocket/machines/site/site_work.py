@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hocket.core.contracts.recorder import VIDEO
 from hocket.core.data import UNCHECKED, Exactness, Trial
 from hocket.core.events import (
     AttemptFailed,
@@ -27,13 +28,14 @@ from hocket.core.events import (
     StartsCompared,
 )
 from hocket.engine.loop import Engine
+from hocket.errors import RunFolderError
 from hocket.machines import protocol
-from hocket.machines.identity import Identity
-from hocket.machines.leasing.leases import LeaseId
+from hocket.machines.leasing.entries import LeaseId
 from hocket.machines.receipts import PROOF
 from hocket.machines.rows import packed_rows
 from hocket.machines.site.leased_trials import LeasedTrials
 from hocket.machines.site.link import DriverLink
+from hocket.records.answers import Answers
 from hocket.records.chunks import ChunkRows
 from hocket.records.evidence import salvage
 from hocket.results.showing.tally import Tally
@@ -41,6 +43,7 @@ from hocket.system import machine
 from hocket.system.scratch import ScratchFolder
 from hocket.system.text import counted
 from hocket.workers.links.files import pieces
+from hocket.workers.sinks.video import ANSWERS_FILE
 
 _FRESH_S = 0.2
 """Seconds after which a sign of life goes along with an episode."""
@@ -81,6 +84,7 @@ class SiteWork(abc.ABC):
         self._engine: Engine | None = None
         self._tally = Tally()
         self._chunks = ChunkRows()
+        self._answers = Answers(lambda *one: bool(self._trials.record(*one).get(VIDEO)))
         self._checks = UNCHECKED
         self._specs: list[protocol.Learned] = []
         self._ended: dict[LeaseId, EndedLease] = {}
@@ -88,6 +92,9 @@ class SiteWork(abc.ABC):
         self._start = self._beaten = time.perf_counter()
         self._doing = "loading its policy"
         self._is_over = False
+        self.has_told = False
+        """True once the driver was told what is held here. Nothing is delivered before: the link's
+        thread reads and sets it."""
 
     def close(self) -> None:
         if self._scratch is not None:
@@ -116,9 +123,8 @@ class SiteWork(abc.ABC):
         *,
         lanes: int,
         level: Exactness,
-        identity: Identity,
         cores: int,
-        depends_on: Mapping[str, Any] | None = None,
+        depends_on: Mapping[str, Any],
     ) -> None:
         """Say that the site is ready, and run leases with this engine until the run is over."""
         self._engine = engine
@@ -126,8 +132,7 @@ class SiteWork(abc.ABC):
             lanes=lanes,
             cores=machine.cores(),
             level=level,
-            identity=identity,
-            depends_on=depends_on or {},
+            depends_on=depends_on,
             is_shared=self._is_shared,
             holds=[],
         )
@@ -146,8 +151,15 @@ class SiteWork(abc.ABC):
                 name = self._trials.name(episode.trial, episode.attempt)
                 folder = self._attempt_folder(episode.trial, episode.attempt)
                 files = [os.path.basename(file) for file in episode.files]
+                is_filmed = any(file.endswith(".mp4") for file in files)
+                if is_filmed and self._answers.save(episode.trial, episode.attempt, folder):
+                    files.append(ANSWERS_FILE)
+                self._answers.forget(episode.trial, episode.attempt)
                 fields = (*name, episode.outcome.value, *episode[3:8], episode.seconds)
-                self._end(name, protocol.SealedEpisode(*fields, files, *packed), folder)
+                told = (episode.progress, episode.told)
+                message = protocol.SealedEpisode(*fields, files, *packed, *told)  # type: ignore[arg-type]
+                message = message._replace(remarks=episode.remarks, diverged=episode.diverged)
+                self._end(name, message, folder)
                 self._trials.end(episode.trial, episode.attempt)
             if time.perf_counter() - self._beaten > _FRESH_S:
                 self._link.post(self.beat())
@@ -185,7 +197,7 @@ class SiteWork(abc.ABC):
         folder: Path | None = None,
     ) -> None:
         self._ended[name] = EndedLease(message, folder)
-        self._link.post_all(lambda: self._messages(name))
+        self._link.post_all(self._messages(name))
 
     def _attempt_folder(self, trial: Trial, attempt: int) -> Path:
         return self._folder / "episodes" / trial.slug / str(attempt)
@@ -212,24 +224,24 @@ class SiteWork(abc.ABC):
         )
 
     def meet(self, welcome: protocol.Welcome) -> None:
-        """Go on with the run on a new connection, perhaps with another driver."""
-        self.welcome, self.beat_s = welcome, welcome.beat_s
+        """Go on with the run, with a driver that is another one or has given this site up."""
+        self.welcome, self.beat_s, self.has_told = welcome, welcome.beat_s, False
         # Files in a folder that the driver does not see are sent in pieces.
         self._is_shared = self._shared_folder() == self._folder
         self._rejoin()
 
     def _rejoin(self) -> None:
-        """Say what this site is, holds and has to deliver."""
+        """Say what this site is and holds, and deliver what it has."""
         joined = self._joined
         if joined is not None and self._engine is not None:
-            self._link.post_all(lambda: self._account(joined))
+            self._link.post_all(self._account(joined))
 
     def _account(self, joined: protocol.Joined) -> Iterator[protocol.Message]:
-        """What this site is, holds and has to deliver, as of when it is sent. The driver ignores
-        what was delivered on this connection before."""
+        """What this site is, holds and has to deliver, as of when it is sent."""
         # The trials first: what ends meanwhile is then in both lists, and never in neither.
         holds = [*self._trials.held(), *self._ended]
         yield joined._replace(holds=holds, is_shared=self._is_shared)
+        self.has_told = True
         yield self.beat()
         yield from list(self._specs)
         yield from self._owed()
@@ -242,11 +254,19 @@ class SiteWork(abc.ABC):
 
     def _messages(self, name: LeaseId) -> Iterator[protocol.Message]:
         found = self._ended.get(name)
-        if found is None:
+        if found is None or not self.has_told:
             return
-        for file in () if self._is_shared else found.files:
-            for piece in pieces(0, name.attempt, str(file), hasher=protocol.HASHER):
-                yield protocol.FilePiece(name.trial, *piece[1:])
+        try:
+            for file in () if self._is_shared else found.files:
+                for piece in pieces(
+                    0, name.attempt, str(file), hasher=protocol.HASHER, longest=protocol.PART
+                ):
+                    yield protocol.FilePiece(name.trial, *piece[1:])
+        except OSError as exc:
+            why = f"What it had recorded cannot be read: {exc}"
+            yield protocol.Left(RunFolderError.__name__, why)
+            self.refuse(why)
+            return
         yield found.message
 
     def receive(self, version: int, data: bytes) -> None:  # noqa: B027 - few kinds of work learn

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from hocket.core import codec
 from hocket.core.data import Episode, Trial
@@ -12,7 +13,7 @@ from hocket.errors import HocketError, WireError
 from hocket.machines import protocol
 from hocket.machines.driver import Driver
 from hocket.machines.intake import Post
-from hocket.machines.leasing.leases import Lease, LeaseId
+from hocket.machines.leasing.entries import Lease, LeaseId
 from hocket.machines.roster import Entry
 from hocket.machines.server import Carrier
 from hocket.runs.elsewhere import Work
@@ -23,6 +24,17 @@ from hocket.train.learner.weights import PackedWeights
 
 _LARGEST = 1 << 30
 """Most bytes of one stretch of a trajectory."""
+
+
+@dataclass(slots=True)
+class _Coming:
+    """The trajectory of an attempt, as far as it has come."""
+
+    next_chunk: int = 0
+    """The chunk that the next one begins with, or a later one."""
+    parts: list[bytes] = field(default_factory=list)
+    """The parts of the next one, and their bytes in all."""
+    size: int = 0
 
 
 class CollectingDriver(Driver):
@@ -49,9 +61,7 @@ class CollectingDriver(Driver):
         """The version that each connected site was sent last."""
         self._has: dict[str, int] = {}
         """The version that each site says it has."""
-        self._coming: dict[tuple[str, LeaseId], list[bytes]] = {}
-        self._next_chunk: dict[LeaseId, int] = {}
-        """The chunk that comes next, by lease: chunks that come again are dropped."""
+        self._coming: dict[LeaseId, _Coming] = {}
         self._told_work = (0, 0.0, 0.0)
 
     # -- for any thread ------------------------------------------------------------------------
@@ -108,8 +118,6 @@ class CollectingDriver(Driver):
     def disconnect(self, name: str) -> None:
         super().disconnect(name)
         self._sent.pop(name, None)
-        for key in [key for key in self._coming if key[0] == name]:
-            del self._coming[key]
 
     def _hear_other(self, name: str, message: protocol.Message) -> None:
         if isinstance(message, protocol.CollectedPart):
@@ -128,31 +136,45 @@ class CollectingDriver(Driver):
         lease = self._book.lease(one)
         if lease is None or lease.site != name:
             return  # It came too late to count.
-        parts = self._coming.setdefault((name, one), [])
-        parts.append(message.data)
-        if sum(map(len, parts)) > _LARGEST:
+        coming = self._coming.setdefault(one, _Coming())
+        coming.parts.append(message.data)
+        coming.size += len(message.data)
+        if coming.size > _LARGEST:
             raise WireError(f"A trajectory of {name} has more than {_LARGEST} bytes.")
         if not message.is_whole:
             return
-        gathered = _read(b"".join(self._coming.pop((name, one))))
+        data = b"".join(coming.parts)
+        coming.parts, coming.size = [], 0
+        gathered = _read(data)
         stretch, trial = gathered.stretch, self._trials[one.trial]
         if (stretch.trial, stretch.attempt) != (trial, one.attempt):
             raise WireError(f"{name} sent a trajectory of another lease than it named.")
-        if int(stretch.chunk[0]) >= self._next_chunk.get(one, 0):
-            self._next_chunk[one] = int(stretch.chunk[-1]) + 1
+        if int(stretch.chunk[0]) >= coming.next_chunk:
+            coming.next_chunk = int(stretch.chunk[-1]) + 1
             self._tell_work()
             self._tell(gathered)
+
+    def _restart(self, one: LeaseId) -> None:
+        if (coming := self._coming.get(one)) is not None:
+            coming.parts, coming.size = [], 0
+        super()._restart(one)
+
+    def _fail(self, one: LeaseId, error: str, now: float, *, again: bool) -> None:
+        self._coming.pop(one, None)
+        super()._fail(one, error, now, again=again)
+
+    def _forget(self, one: LeaseId) -> None:
+        self._coming.pop(one, None)
+        super()._forget(one)
 
     def _lose(self, name: str, lost: Sequence[Lease], now: float, why: str) -> None:
         super()._lose(name, lost, now, why)
         self._has.pop(name, None)
         self._sent.pop(name, None)
-        for lease in lost:
-            self._next_chunk.pop(lease.id, None)
         self._tell(FloorRose(site=name, floor=None))
 
     def _accept(self, one: LeaseId, episode: Episode, site: str = "") -> None:
-        self._next_chunk.pop(one, None)
+        self._coming.pop(one, None)
         super()._accept(one, episode, site)
 
     def _tell_work(self) -> None:

@@ -19,8 +19,7 @@ from hocket.core.data import Episode
 from hocket.core.events import EpisodesSealed, Event
 from hocket.machines import protocol
 from hocket.machines.commands import Outlet
-from hocket.machines.identity import identity_of
-from hocket.machines.leasing.leases import LeaseId
+from hocket.machines.leasing.entries import LeaseId
 from hocket.machines.site.link import DriverLink
 from hocket.machines.site.site_work import SiteWork
 from hocket.results.showing.tally import Tally
@@ -38,6 +37,7 @@ from hocket.train.collect.rolling import (
 from hocket.train.collect.trajectories import Trajectories
 from hocket.train.config import TrainConfig
 from hocket.train.learner.weights import ReceivedWeights
+from hocket.train.legs import depends_on
 from hocket.train.networks.building import Description, make_network
 from hocket.train.rewards import Rewards
 
@@ -57,6 +57,9 @@ class CollectingWork(SiteWork):
         self._trajectories: Trajectories | None = None
         self._stretches: dict[LeaseId, list[bytes]] = {}
         """What attempts gave, until the driver has settled them."""
+        self._sent: dict[LeaseId, int] = {}
+        """How many of them were sent since the driver was told what is held here. The link's thread
+        keeps it."""
         self._followed = (-1, -1)
 
     def run(self) -> None:
@@ -68,7 +71,7 @@ class CollectingWork(SiteWork):
         with contextlib.ExitStack() as stack:
             assembly = Assembly(config, config.lanes)
             assembly.require_envs()
-            identity = identity_of(config, config.functions, [config.weights])
+            program = depends_on(config)
             base = base_of(config, assembly)
             if base is not None:
                 stack.callback(base.close)
@@ -97,8 +100,8 @@ class CollectingWork(SiteWork):
                 engine,
                 lanes=config.lane_count,
                 level="inputs",
-                identity=identity,
                 cores=assembly.cores(config.lane_count),
+                depends_on=program,
             )
 
     # -- the engine's thread -------------------------------------------------------------------
@@ -124,16 +127,21 @@ class CollectingWork(SiteWork):
     def _send(self, name: LeaseId, stretch: Stretch, terms: dict[str, float]) -> None:
         data = packed(stretch, terms)
         self._stretches.setdefault(name, []).append(data)
-        self._link.post_all(lambda: self._given(name, data))
+        self._link.post_all(self._unsent(name))
 
-    def _given(self, name: LeaseId, data: bytes) -> Iterator[protocol.Message]:
-        """The messages of a stretch that is sent for the first time, on the link's thread."""
-        outlet = self._outlet
-        number = None if outlet is None else outlet.give(data)
-        if number is None:
-            yield from _parts(name, data)
-        else:
-            yield protocol.CollectedPart(*name, b"", is_whole=True, stored=number)
+    def _unsent(self, name: LeaseId) -> Iterator[protocol.Message]:
+        """The messages of stretches that were not sent yet, on the link's thread."""
+        if not self.has_told:
+            return
+        stretches = self._stretches.get(name, ())
+        while (index := self._sent.get(name, 0)) < len(stretches):
+            self._sent[name] = index + 1
+            number = None if self._outlet is None else self._outlet.give(stretches[index])
+            if number is not None:
+                yield protocol.CollectedPart(*name, b"", is_whole=True, stored=number)
+                continue
+            for part in protocol.parts(stretches[index]):
+                yield protocol.CollectedPart(*name, *part)
 
     def _follow(self) -> None:
         """Tell the driver which weights this site acts with, where that has changed."""
@@ -175,9 +183,9 @@ class CollectingWork(SiteWork):
             outlet.close()
 
     def _owed(self) -> Iterable[protocol.Message]:
-        for name, stretches in list(self._stretches.items()):
-            for data in list(stretches):
-                yield from _parts(name, data)
+        self._sent.clear()
+        for name in list(self._stretches):
+            yield from self._unsent(name)
         if self._weights.version >= 0:
             yield protocol.Follows(*self._followed)
 
@@ -185,13 +193,9 @@ class CollectingWork(SiteWork):
         super()._settle(leases)
         for name in leases:
             self._stretches.pop(name, None)
+            self._sent.pop(name, None)
 
 
 def packed(stretch: Stretch, terms: Mapping[str, float]) -> bytes:
     """A stretch of a trajectory as it travels, and what it adds to the log."""
     return codec.pack({"stretch": stretch.to_plain(), "terms": dict(terms)})
-
-
-def _parts(name: LeaseId, data: bytes) -> Iterator[protocol.Message]:
-    for part, is_whole in protocol.parts(data):
-        yield protocol.CollectedPart(*name, part, is_whole)

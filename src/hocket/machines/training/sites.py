@@ -18,7 +18,7 @@ from hocket.machines.driver import Driver
 from hocket.machines.intake import Post
 from hocket.machines.training.driver import CollectingDriver
 from hocket.records.folder import RunFolder
-from hocket.runs.elsewhere import Work
+from hocket.runs.elsewhere import Keeping, Work
 from hocket.runs.sites import SiteConfig
 from hocket.train.algorithms.stretches import Stretch
 from hocket.train.collect.elsewhere import Collecting, FloorRose, Gathered, SiteEvent, Tell
@@ -54,6 +54,7 @@ class CollectingSites:
             record=lambda *_: {},
             begin=lambda _: None,
             learn=lambda _, about: asked.learn(about),
+            keeping=Keeping(programs=[asked.program]),
             kind="collect",
             start={
                 "description": asked.description.to_plain(),

@@ -15,6 +15,7 @@ files `sweep` deletes before the number is used again.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import shutil
@@ -23,7 +24,7 @@ import sqlite3
 import threading
 import time
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ from hocket.core.events import (
 )
 from hocket.errors import RunFolderError
 from hocket.records import formats
+from hocket.records.file_rows import received
 from hocket.records.folder import FolderLike, FolderLock, RunFolder
 from hocket.records.ledger import schema
 from hocket.records.ledger.view import NEVER_MADE, LedgerView
@@ -52,6 +54,7 @@ from hocket.records.ledger.writer import (
 from hocket.system.durable import TEMPORARY, disk_error, drafted
 
 _TABLES = ("chunks", "steps", "states")
+_UNFINISHED = f".*{TEMPORARY}"
 _NEVER_BEGUN = -1
 _LOST = -2
 
@@ -67,11 +70,7 @@ class Ledger(LedgerView):
         # long, are left to the thread that the engine does not wait for.
         self._connection.execute("PRAGMA synchronous = NORMAL")
         self._connection.execute("PRAGMA wal_autocheckpoint = 0")
-        self._rows_of: dict[Trial, int] = {
-            trial: row for row, trial in self._trials_by_row().items()
-        }
-        self._slugs = {trial.slug for trial in self._rows_of}
-        size = max(self._rows_of.values(), default=0) + 1
+        ((size,),) = self._rows("SELECT COALESCE(MAX(id), 0) + 1 FROM trials")
         self._has_episode = bytearray(size)
         for (row,) in self._rows("SELECT trial FROM episodes"):
             self._has_episode[row] = 1
@@ -79,9 +78,15 @@ class Ledger(LedgerView):
         self._standing = set(self.unsettled())
         """Attempts of earlier processes, which may go on elsewhere and still count."""
         self._writing = threading.Lock()
-        self.leg = self._begin_leg()
+        self.leg = self.begin_leg(socket.gethostname(), os.getpid())
         self._recorders: list[RowRecorder] = []
         self._consumed: set[str] = set()
+        self.receivers: dict[str, ReceivesFiles] = {}
+        """Who takes the bytes of files instead of the files, by the files' names."""
+        self.unwanted: Callable[[Episode], Collection[str]] = lambda _: ()
+        """Told of each episode before it is committed; names files of it that are not kept."""
+        self.counts: Mapping[str, int] = {}
+        """What is counted of films, kept with the episodes that it counts."""
         self._writer = GroupWriter(folder, leg=self.leg, writing=self._writing, config=config)
         self._is_open = True
 
@@ -123,6 +128,11 @@ class Ledger(LedgerView):
             stack.pop_all()
         return ledger
 
+    @functools.cached_property
+    def _rows_of(self) -> dict[Trial, int]:
+        rows = self._rows("SELECT id, suite, task, seed, repeat FROM trials ORDER BY id")
+        return {Trial(*trial): row for row, *trial in rows}
+
     def attach(self, recorder: RowRecorder) -> None:
         """Let a recorder follow the run, and commit each episode only with its rows durable. To be
         called before the first event."""
@@ -133,23 +143,17 @@ class Ledger(LedgerView):
         self._recorders.append(recorder)
         if recorder.consumes is not None:
             self._consumed.add(recorder.consumes)
-
-    @property
-    def receivers(self) -> Mapping[str, ReceivesFiles]:
-        """Who takes the bytes of files instead of the files, by the files' names."""
-        return {
-            r.consumes: r for r in self._recorders if r.consumes and isinstance(r, ReceivesFiles)
-        }
+            if isinstance(recorder, ReceivesFiles):
+                self.receivers[recorder.consumes] = recorder
 
     def add_trials(self, trials: Iterable[Trial]) -> list[Trial]:
         """Plan more trials, after those that are planned; returns those that are new."""
         new = [trial for trial in dict.fromkeys(trials) if trial not in self._rows_of]
-        _refuse_equal_slugs(new, self._slugs)
+        _refuse_equal_slugs(new, {trial.slug for trial in self._rows_of})
         first = len(self._has_episode)
         with self._transaction() as connection:
             _insert_trials(connection, new, first)
         self._rows_of.update({trial: first + i for i, trial in enumerate(new)})
-        self._slugs.update(trial.slug for trial in new)
         self._has_episode.extend(bytes(len(new)))
         self._running.extend([_NEVER_BEGUN] * len(new))
         return new
@@ -158,6 +162,21 @@ class Ledger(LedgerView):
         """Keep a plain JSON value in `meta`, in place of what the key had."""
         with self._transaction() as connection:
             connection.execute("REPLACE INTO meta VALUES (?, ?)", (key, json.dumps(value)))
+
+    def begin_leg(self, host: str, process: int = 0) -> int:
+        """The number of a new leg: each process that works on the run has one, in which times and
+        batches count from 0, and each site that takes part."""
+        with self._transaction() as connection:
+            ((leg,),) = connection.execute("SELECT COALESCE(MAX(leg) + 1, 0) FROM legs")
+            row = (leg, time.time(), process, host)
+            connection.execute("INSERT INTO legs VALUES (?, ?, ?, ?, '{}')", row)
+        return int(leg)
+
+    def describe_leg(self, leg: int, provenance: Mapping[str, Any]) -> None:
+        """Keep what the numbers of a leg depend on, as plain JSON values."""
+        row = (json.dumps(provenance), leg)
+        with self._transaction() as connection:
+            connection.execute("UPDATE legs SET provenance = ? WHERE leg = ?", row)
 
     def sweep(self, keeps: Callable[[Path], bool] = lambda _: False) -> list[Path]:
         """Delete what a killed run left, before a resumed one begins its first attempt: files of
@@ -170,7 +189,7 @@ class Ledger(LedgerView):
         deleted: list[Path] = []
         try:
             uncounted = [path for path in _uncounted(self) if not (path.is_dir() and keeps(path))]
-            for path in (*_unfinished(self.folder.root), *_unnamed(self), *uncounted):
+            for path in (*self.folder.root.glob(_UNFINISHED), *_unnamed(self), *uncounted):
                 if path.is_dir():
                     shutil.rmtree(path)
                 else:
@@ -192,7 +211,8 @@ class Ledger(LedgerView):
         if isinstance(event, AttemptsBegan):
             self._begin(event)
         elif isinstance(event, EpisodesSealed):
-            self._writer.put([found for e in event.episodes if (found := self._accept(e))])
+            episodes = received(event, self.receivers, self.folder)
+            self._writer.put([found for e in episodes if (found := self._accept(e))])
         elif isinstance(event, AttemptFailed):
             self._lose(event)
         elif isinstance(event, SpecLearned):
@@ -251,12 +271,13 @@ class Ledger(LedgerView):
         for row, trial in zip(rows, event.trials, strict=True):
             if self._has_episode[row]:
                 raise RunFolderError(f"Trial {trial.id} has its episode already.")
+        sites = event.sites or [None] * len(rows)
         with self._transaction() as connection:
             connection.executemany(
-                "INSERT INTO attempts (trial, attempt, leg, began) VALUES (?, ?, ?, ?)",
+                "INSERT INTO attempts (trial, attempt, site, leg, began) VALUES (?, ?, ?, ?, ?)",
                 [
-                    (row, attempt, self.leg, event.time)
-                    for row, attempt in zip(rows, event.attempts, strict=True)
+                    (row, attempt, site, self.leg, event.time)
+                    for row, attempt, site in zip(rows, event.attempts, sites, strict=True)
                 ],
             )
         for row, attempt in zip(rows, event.attempts, strict=True):
@@ -264,8 +285,10 @@ class Ledger(LedgerView):
 
     def _learn(self, event: SpecLearned) -> None:
         row = (event.suite, event.spec.task.name, json.dumps(event.spec.to_plain()))
+        # What the episodes that count were run in stays.
+        otherwise = "IGNORE" if any(self._has_episode) else "REPLACE"
         with self._transaction() as connection:
-            connection.execute("INSERT OR REPLACE INTO specs VALUES (?, ?, ?)", row)
+            connection.execute(f"INSERT OR {otherwise} INTO specs VALUES (?, ?, ?)", row)
 
     def _lose(self, event: AttemptFailed) -> None:
         row = self._row(event.trial)
@@ -285,28 +308,18 @@ class Ledger(LedgerView):
             return None
         self._has_episode[row] = 1
         taken = tuple(recorder.take(episode) for recorder in self._recorders)
-        consumed = tuple(f for f in episode.files if f.rpartition("/")[2] in self._consumed)
+        waste, names = self.unwanted(episode), self._consumed
+        consumed = tuple(f for f in episode.files if f.rpartition("/")[2] in names or f in waste)
         if consumed:
             kept = tuple(file for file in episode.files if file not in consumed)
             episode = episode._replace(files=kept)
-        return Pending(row, episode, taken, consumed)
+        return Pending(row, episode, taken, consumed, dict(self.counts))
 
     def _row(self, trial: Trial) -> int:
         try:
             return self._rows_of[trial]
         except KeyError:
             raise RunFolderError(f"Trial {trial.id} is not planned in this run.") from None
-
-    def _begin_leg(self) -> int:
-        """The number of this process's leg: each process that works on the run has one, in which
-        times and batches count from 0."""
-        with self._transaction() as connection:
-            ((leg,),) = connection.execute("SELECT COALESCE(MAX(leg) + 1, 0) FROM legs")
-            connection.execute(
-                "INSERT INTO legs VALUES (?, ?, ?, ?)",
-                (leg, time.time(), os.getpid(), socket.gethostname()),
-            )
-        return int(leg)
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -356,16 +369,12 @@ def _refuse_equal_slugs(trials: Iterable[Trial], taken: set[str]) -> None:
         seen.add(trial.slug)
 
 
-def _unfinished(folder: Path) -> Iterator[Path]:
-    yield from folder.glob(f".*{TEMPORARY}")
-
-
 def _unnamed(ledger: LedgerView) -> Iterator[Path]:
     """Segments whose episodes were never committed, or that a merge replaced."""
     for table in _TABLES:
         folder = ledger.folder.table(table)
         named = {segment.name for segment in ledger.segments(table)}
-        yield from _unfinished(folder)
+        yield from folder.glob(_UNFINISHED)
         for path in folder.glob("part-*.parquet"):
             if f"{table}/{path.name}" not in named:
                 yield path
@@ -373,9 +382,8 @@ def _unnamed(ledger: LedgerView) -> Iterator[Path]:
 
 def _uncounted(ledger: LedgerView) -> Iterator[Path]:
     """Yield folders of attempts without an episode, and the waste in those of the others."""
-    counted = {episode[:2]: episode for episode in ledger.episodes()}
-    for trial, number, folder in ledger.attempt_folders():
-        if (episode := counted.get((trial, number))) is None:
+    for _, _, folder, episode in ledger.attempt_folders():
+        if episode is None:
             yield folder
             continue
         for path in folder.iterdir():

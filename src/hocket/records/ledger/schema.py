@@ -22,11 +22,15 @@ from hocket.system.durable import disk_error
 
 APPLICATION = 0x686B6C67
 """Marks a SQLite file as a ledger of ours ("hklg")."""
+FILMS = "films"
+"""The key of `meta` under which it is counted how many episodes were filmed while they ran, of how
+many, and how many films there was no room for."""
 
 TABLES = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE legs (
-    leg INTEGER PRIMARY KEY, began REAL NOT NULL, process INTEGER NOT NULL, host TEXT NOT NULL
+    leg INTEGER PRIMARY KEY, began REAL NOT NULL, process INTEGER NOT NULL, host TEXT NOT NULL,
+    provenance TEXT NOT NULL DEFAULT '{}'
 );
 CREATE TABLE trials (
     id INTEGER PRIMARY KEY,
@@ -36,6 +40,7 @@ CREATE TABLE trials (
 CREATE TABLE attempts (
     trial INTEGER NOT NULL REFERENCES trials, attempt INTEGER NOT NULL,
     leg INTEGER NOT NULL REFERENCES legs, began REAL NOT NULL, error TEXT,
+    site INTEGER REFERENCES legs,
     PRIMARY KEY (trial, attempt)
 ) WITHOUT ROWID;
 CREATE TABLE episodes (
@@ -43,6 +48,7 @@ CREATE TABLE episodes (
     outcome TEXT NOT NULL, steps INTEGER NOT NULL, total_reward REAL,
     terminated INTEGER NOT NULL, truncated INTEGER NOT NULL, chunks INTEGER NOT NULL,
     error TEXT, seconds REAL NOT NULL, files TEXT NOT NULL,
+    progress REAL, told TEXT NOT NULL, remarks TEXT NOT NULL, diverged INTEGER NOT NULL,
     FOREIGN KEY (trial, attempt) REFERENCES attempts
 );
 CREATE TABLE segments (
@@ -53,6 +59,8 @@ CREATE TABLE specs (
 ) WITHOUT ROWID;
 """
 
+_sound: set[tuple[int, int, int, int]] = set()
+"""Files that this process has found whole: device, number, size and time of the last change."""
 _BUSY_S = 30.0
 _MAGIC = b"SQLite format 3\0"
 _HEADER = 100
@@ -78,9 +86,13 @@ def open_checked(path: Path, *, to_read: bool = False) -> sqlite3.Connection:
     connection = _connect_to_read(path) if to_read else connect(path)
     try:
         with translated(path):
-            (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-            if verdict != "ok":
-                raise RunFolderError(f"The ledger {str(path)!r} is damaged: {verdict}.")
+            about = os.stat(path)
+            mark = (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns)
+            if mark not in _sound:
+                (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+                if verdict != "ok":
+                    raise RunFolderError(f"The ledger {str(path)!r} is damaged: {verdict}.")
+                _sound.add(mark)
             if not to_read:
                 connection.execute("PRAGMA journal_mode = WAL")
     except RunFolderError:
@@ -140,7 +152,7 @@ def translated(path: Path) -> Iterator[None]:
 
 def ledger_error(exc: sqlite3.Error, path: Path) -> RunFolderError:
     """The error that says what one of SQLite's means for a run."""
-    if getattr(exc, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+    if "disk is full" in str(exc):  # before Python 3.11 an error has no code
         return disk_error(OSError(errno.ENOSPC, "no space"), path)
     return RunFolderError(
         f"The ledger {str(path)!r} cannot be used: {exc}. It was left as it is; restore it from a "

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
-import math
+import os
 import sqlite3
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hocket.core.data import EnvSpec, Episode, Outcome, Trial
+import numpy as np
+
+from hocket.core.data import Episode, Trial
+from hocket.core.specs import EnvSpec
 from hocket.records.folder import FolderLike, RunFolder
 from hocket.records.ledger import schema
+from hocket.records.ledger.episodes import COLUMNS, Episodes, Trials, gathered
 
+_TRIAL = ", ".join(Trial._fields)
+_ATTEMPTS = "attempts JOIN trials ON id = trial"
 NEVER_MADE = ""
 """The error of an attempt that was numbered and never made."""
 
@@ -26,6 +32,18 @@ class Failure:
     trial: Trial
     attempt: int
     error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptLeg:
+    """A process that worked on the run, or a site that took part in it."""
+
+    host: str
+    """Its machine, or the site's name."""
+    provenance: Mapping[str, Any]
+    """What its numbers depend on; empty where it ended before that was known."""
+    episodes: int
+    """Those of it that count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,52 +81,47 @@ class LedgerView:
         """What is kept of the run as a whole: its configuration, and what was learnt since."""
         return {key: json.loads(text) for key, text in self._rows("SELECT key, value FROM meta")}
 
-    def trials(self) -> list[Trial]:
-        """All planned trials, in planned order."""
-        return list(self._trials_by_row().values())
-
-    def episodes(self) -> list[Episode]:
-        """The episodes that count, in planned order."""
-        trials = self._trials_by_row()
-        rows = self._rows(f"SELECT {', '.join(Episode._fields)} FROM episodes ORDER BY trial")
-        outcomes = {outcome.value: outcome for outcome in Outcome}
-        return [
-            Episode._make(
-                (
-                    trials[trial],
-                    attempt,
-                    outcomes[outcome],
-                    steps,
-                    # SQLite keeps a NaN as NULL.
-                    math.nan if reward is None else reward,
-                    bool(terminated),
-                    bool(truncated),
-                    *more,
-                    tuple(json.loads(files)) if files != "[]" else (),
+    def read(self, columns: Sequence[str] = COLUMNS) -> tuple[Trials, Episodes]:
+        """All planned trials, and the episodes that count, in planned order, as of one moment.
+        Where less than all `columns` is read there are numbers of episodes, and no episode."""
+        with schema.translated(self.folder.ledger), self._lock:
+            return gathered(
+                self._connection.execute(
+                    f"SELECT {_TRIAL}, {', '.join(columns)} FROM trials"
+                    " LEFT JOIN episodes ON trial = id ORDER BY id"
                 )
             )
-            for trial, attempt, outcome, steps, reward, terminated, truncated, *more, files in rows
-        ]
+
+    def trials(self) -> Trials:
+        """All planned trials, in planned order."""
+        return Trials.of(
+            Trial(*row) for row in self._rows(f"SELECT {_TRIAL} FROM trials ORDER BY id")
+        )
+
+    def episodes(self) -> Episodes:
+        """The episodes that count, in planned order."""
+        return self.read()[1]
 
     def remaining(self) -> list[Trial]:
         """The planned trials without an episode, in planned order."""
-        ended = {row for (row,) in self._rows("SELECT trial FROM episodes")}
-        return [trial for row, trial in self._trials_by_row().items() if row not in ended]
+        left = "id NOT IN (SELECT trial FROM episodes)"
+        return [
+            Trial(*row)
+            for row in self._rows(f"SELECT {_TRIAL} FROM trials WHERE {left} ORDER BY id")
+        ]
 
     def next_attempts(self) -> dict[str, int]:
         """The number of the next attempt at each trial that has had one, by trial id."""
-        known = self._trials_by_row()
-        rows = self._rows("SELECT trial, MAX(attempt) + 1 FROM attempts GROUP BY trial")
-        return {known[trial].id: number for trial, number in rows}
+        rows = self._rows(f"SELECT {_TRIAL}, MAX(attempt) + 1 FROM {_ATTEMPTS} GROUP BY trial")
+        return {Trial(*trial).id: number for *trial, number in rows}
 
     def unsettled(self) -> list[tuple[Trial, int]]:
         """The attempts of which it is not known what became, at trials without an episode."""
-        known = self._trials_by_row()
         rows = self._rows(
-            "SELECT trial, attempt FROM attempts WHERE error IS NULL"
+            f"SELECT {_TRIAL}, attempt FROM {_ATTEMPTS} WHERE error IS NULL"
             " AND trial NOT IN (SELECT trial FROM episodes) ORDER BY trial, attempt"
         )
-        return [(known[row], number) for row, number in rows]
+        return [(Trial(*trial), number) for *trial, number in rows]
 
     def unmade(self) -> int:
         """How many attempts were given a number and never made, at trials that have ended."""
@@ -120,11 +133,26 @@ class LedgerView:
 
     def failures(self) -> list[Failure]:
         """The attempts that were lost to faults and not to a killed run, in planned order."""
-        known = self._trials_by_row()
         rows = self._rows(
-            "SELECT trial, attempt, error FROM attempts WHERE error <> '' ORDER BY trial, attempt"
+            f"SELECT {_TRIAL}, attempt, error FROM {_ATTEMPTS} WHERE error <> ''"
+            " ORDER BY trial, attempt"
         )
-        return [Failure(trial=known[row], attempt=number, error=text) for row, number, text in rows]
+        return [
+            Failure(trial=Trial(*trial), attempt=number, error=text)
+            for *trial, number, text in rows
+        ]
+
+    def legs(self) -> list[KeptLeg]:
+        """The legs of which episodes count, in the order in which they began."""
+        rows = self._rows(
+            "SELECT host, provenance, n FROM legs JOIN (SELECT COALESCE(site, leg) AS made,"
+            " COUNT(*) AS n FROM attempts JOIN episodes USING (trial, attempt) GROUP BY made)"
+            " ON made = leg ORDER BY leg"
+        )
+        return [
+            KeptLeg(host=host, provenance=json.loads(known), episodes=count)
+            for host, known, count in rows
+        ]
 
     def specs(self) -> dict[tuple[str, str], EnvSpec]:
         """What the envs turned out to be, by suite and task."""
@@ -136,17 +164,23 @@ class LedgerView:
         rows = self._rows("SELECT name, rows, level, digest FROM segments ORDER BY rowid")
         return [found for row in rows if (found := Segment(*row)).table == table]
 
-    def attempt_folders(self) -> Iterator[tuple[Trial, int, Path]]:
-        """Yield each folder that an attempt has left, with its trial and number, in planned order;
-        those of a run under way are among them."""
+    def attempt_folders(self) -> Iterator[tuple[Trial, int, Path, Episode | None]]:
+        """Yield each folder that an attempt has left, with its trial and number, in planned order,
+        and its episode where it is one; those of a run under way are among them."""
         if not self.folder.episodes.is_dir():
             return
-        for trial in self.trials():
-            folder = self.folder.episodes / trial.slug
+        names, (planned, ended) = set(os.listdir(self.folder.episodes)), self.read()
+        found = [(row, trial) for row, trial in enumerate(planned) if trial.slug in names]
+        wanted = np.isin(ended.columns["places"], [row for row, _ in found])
+        counted = {e.trial: e for e in ended.at(np.flatnonzero(wanted).tolist())}
+        for _, trial in found:
+            folder, episode = self.folder.episodes / trial.slug, counted.get(trial)
             if folder.is_dir():
                 numbered = [path for path in folder.iterdir() if path.name.isdecimal()]
                 for path in sorted(numbered, key=lambda path: int(path.name)):
-                    yield trial, int(path.name), path
+                    number = int(path.name)
+                    is_it = episode is not None and episode.attempt == number
+                    yield trial, number, path, episode if is_it else None
 
     def close(self) -> None:
         """Give the connection back. Closing twice is safe."""
@@ -157,10 +191,6 @@ class LedgerView:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _trials_by_row(self) -> Mapping[int, Trial]:
-        rows = self._rows("SELECT id, suite, task, seed, repeat FROM trials ORDER BY id")
-        return {row: Trial._make(trial) for row, *trial in rows}
 
     def _rows(self, query: str) -> list[tuple[Any, ...]]:
         with schema.translated(self.folder.ledger), self._lock:

@@ -14,7 +14,7 @@ import math
 import sqlite3
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -24,6 +24,7 @@ from hocket.core.events import Event
 from hocket.errors import DamagedSegmentError, RunFolderError
 from hocket.records.folder import RunFolder
 from hocket.records.ledger import schema
+from hocket.records.ledger.episodes import COLUMNS, row_of
 from hocket.records.ledger.view import Segment
 from hocket.records.parquet import digest_of, merge_segments
 from hocket.system.durable import sync_disk
@@ -97,7 +98,7 @@ class ReceivesFiles(RowRecorder, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A finished episode that is to be committed."""
+    """A finished episode that is to be committed, with what is counted of films up to it."""
 
     row: int
     episode: Episode
@@ -105,6 +106,7 @@ class Pending:
     taken: tuple[Any, ...]
     """What each recorder handed over for it, in the order of recorders."""
     consumed: tuple[str, ...]
+    counts: Mapping[str, int]
 
 
 @dataclass(slots=True)
@@ -275,9 +277,13 @@ class GroupWriter:
                 "UPDATE attempts SET error = ? WHERE trial = ? AND attempt = ?", group.errors
             )
             connection.executemany(
-                "INSERT INTO episodes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                [_columns(pending) for pending in group.episodes],
+                f"INSERT INTO episodes (trial, {', '.join(COLUMNS)}) "
+                f"VALUES (?{', ?' * len(COLUMNS)})",
+                [(pending.row, *row_of(pending.episode)) for pending in group.episodes],
             )
+            if group.episodes and (counts := group.episodes[-1].counts):
+                row = (schema.FILMS, json.dumps(counts))
+                connection.execute("REPLACE INTO meta VALUES (?, ?)", row)
             self._segments.insert(segments)
         self.committed += len(group.episodes)
         for pending in group.episodes:
@@ -290,13 +296,6 @@ class GroupWriter:
         with contextlib.suppress(OSError):
             path.parent.rmdir()
             path.parent.parent.rmdir()
-
-
-def _columns(pending: Pending) -> tuple[Any, ...]:
-    """An episode as a row of the table `episodes`."""
-    episode = pending.episode
-    files = json.dumps(episode.files) if episode.files else "[]"
-    return pending.row, episode.attempt, episode.outcome.value, *episode[3:-1], files
 
 
 class Segments:

@@ -203,7 +203,7 @@ class VideoWorkers:
             self._finish(worker, files=tuple(message.files))
         elif isinstance(message, Failed):
             # After an error a worker may be in any state but the right one.
-            text = f"{message.kind}: {message.message}\n{message.traceback}".rstrip()
+            text = f"{message.message}\n{message.traceback}".rstrip()
             self._lose(worker, text)
         elif not isinstance(message, Hello):  # one that was borrowed said it before
             self._lose(worker, f"WireError: a worker that renders said {type(message).__name__}.")

@@ -8,14 +8,14 @@ the comparison is about, and is listed.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
-from hocket.core.data import Outcome, Trial
+from hocket.core.data import Array, Outcome, Trial
 from hocket.errors import UsageError
+from hocket.records.ledger.episodes import OUTCOMES, Trials, common_rows
 from hocket.results.comparing.config_diff import (
     setting_differences,
     trial_differences,
@@ -34,7 +34,7 @@ from hocket.results.comparing.paired import (
 )
 from hocket.results.comparing.side import Side, decide
 from hocket.results.scores import bounds
-from hocket.results.tables import UNDEFINED, ResultTable, TableRow, number, percent
+from hocket.results.tables import UNDEFINED, ResultTable, TableRow, number, percent, signed
 
 _JUDGED = (Outcome.SUCCESS, Outcome.FAILURE)
 _COUNTED = (*_JUDGED, Outcome.ERROR)
@@ -58,7 +58,7 @@ class RunComparison:
 
     a: Side
     b: Side
-    trials: tuple[Trial, ...]
+    trials: Trials
     """Those that both runs planned, in planned order."""
     comparison: Comparison
     pairs: Pairs | None
@@ -89,7 +89,7 @@ class RunComparison:
         """What whoever reads the numbers must know, too, in sentences."""
         a, b, trials = self.a, self.b, self.trials
         notes = [
-            f"{letter} is unfinished: {len(side.episodes):,} of {len(side.trials):,} trials have "
+            f"{letter} is unfinished: {len(side.ended):,} of {len(side.trials):,} trials have "
             "ended. Those that end early are no fair sample; resume it before you quote a "
             "difference."
             for letter, side in (("a", a), ("b", b))
@@ -130,7 +130,7 @@ class RunComparison:
         rows.append(row("overall", "total", found.overall))
         columns = ("task", "n", "a", "b", "a - b", "95 % interval", "p")
         claim = f"{found.of}, a claim {CLAIMS[found.tasks_as]}"
-        footer = f"Compared: {claim}. p: {found.overall.test} overall."
+        footer = f"Compared: {claim}. Interval and p: {found.overall.test} overall."
         if len(found.tasks) > 1 and any(task.p_value is not None for task in found.tasks):
             footer += " The p of single tasks are not corrected for their number."
         return ResultTable(columns=columns, rows=tuple(rows), footer=footer)
@@ -165,45 +165,58 @@ def compare_runs(
 ) -> RunComparison:
     """Pair two runs by trial and compare them; runs of different trials are refused, unless only
     the `common` ones are asked for."""
-    _refuse_different_trials(a, b, common=common)
-    in_b = set(b.trials)
-    trials = tuple(trial for trial in a.trials if trial in in_b)
-    ended = [t for t in trials if t in a.episodes and t in b.episodes]
-    sound = [t for t in ended if Outcome.ERROR not in _outcomes(a, b, t)]
-    judged = [t for t in sound if all(each in _JUDGED for each in _outcomes(a, b, t))]
-    finished = [t for t in sound if _outcomes(a, b, t) == (Outcome.FINISHED, Outcome.FINISHED)]
-    names = task_names(trials)
+    rows_a, rows_b = common_rows(a.trials, b.trials)
+    _refuse_different_trials(a, b, len(rows_a), common=common)
+    trials = a.trials.taken(rows_a)
+    ours, theirs = a.of_plan("outcome", -1)[rows_a], b.of_plan("outcome", -1)[rows_b]
+    names = list(_names_of_kinds(trials).values())
     # Tasks stand in planned order, also where the first trial of one makes no pair.
-    order = {name: index for index, name in enumerate(dict.fromkeys(names.values()))}
-    for some in (judged, finished):
-        some.sort(key=lambda trial: order[names[trial]])
-    paired = judged or finished
-    tasks = [names[trial] for trial in paired]
-    pairs = None
-    if judged or not finished:
-        won_a, won_b = _won(a, judged), _won(b, judged)
-        found = compare_rates(won_a, won_b, tasks, tasks_as=tasks_as)
-        pairs = Pairs.of(won_a, won_b)
+    _, first, kind = np.unique(trials.kind, return_index=True, return_inverse=True)
+    rank = np.argsort(np.argsort(first))[kind]
+
+    def rows(*outcomes: Outcome) -> Array:
+        """Those that ended so on both sides, by task."""
+        codes = [OUTCOMES.index(outcome) for outcome in outcomes]
+        found = np.flatnonzero(np.isin(ours, codes) & np.isin(theirs, codes))
+        return found[np.argsort(rank[found], kind="stable")]
+
+    def won(some: Array) -> tuple[Array, Array]:
+        code = OUTCOMES.index(Outcome.SUCCESS)
+        return (ours[some] == code) * 1.0, (theirs[some] == code) * 1.0
+
+    def about(some: Array) -> dict[str, Any]:
+        return {
+            "tasks": [names[kind] for kind in trials.kind[some].tolist()],
+            "seeds": trials.seed[some],
+            "independent": a.independent_starts and b.independent_starts,
+            "tasks_as": tasks_as,
+        }
+
+    ended, sound = len(rows(*Outcome)), len(rows(*_JUDGED, Outcome.FINISHED))
+    judged, finished = rows(*_JUDGED), rows(Outcome.FINISHED)
+    is_judged, pairs = len(judged) > 0, None
+    paired = judged if is_judged else finished
+    if is_judged or not len(finished):
+        found = compare_rates(*won(judged), **about(judged))
+        pairs = Pairs.of(*won(judged))
     else:
         # The bootstrap beside the t-interval: the same runs always give the same numbers.
         rng = np.random.default_rng(0)
-        gave_a, gave_b = _gave(a, finished), _gave(b, finished)
-        found = compare_returns(gave_a, gave_b, tasks, rng=rng, tasks_as=tasks_as)
+        gave = (a.of_plan("total_reward", 0.0)[rows_a], b.of_plan("total_reward", 0.0)[rows_b])
+        rest = about(finished)
+        found = compare_returns(gave[0][finished], gave[1][finished], rng=rng, **rest)
     excluded = Excluded(
-        errors=len(ended) - len(sound),
-        pending=len(trials) - len(ended),
-        unlike=len(sound) - len(paired),
+        errors=ended - sound, pending=len(trials) - ended, unlike=sound - len(paired)
     )
-    is_stopped = bool(judged) and (a.stops_when_decided or b.stops_when_decided)
+    is_stopped = is_judged and (a.stops_when_decided or b.stops_when_decided)
     decision = failed = None
-    if judged and (is_stopped or not (a.complete and b.complete)):
-        decision = decide(a, b, trials)
+    if is_judged and (is_stopped or not (a.complete and b.complete)):
+        decision = decide(a, b, trials, ours, theirs)
     if is_stopped and decision is not None:
         found = _after_stopping(found, decision)
-    elif judged and excluded.errors:
-        told = [t for t in ended if all(o in _COUNTED for o in _outcomes(a, b, t))]
-        names_told = [names[trial] for trial in told]
-        failed = compare_rates(_won(a, told), _won(b, told), names_told, tasks_as=tasks_as)
+    elif is_judged and excluded.errors:
+        told = rows(*_COUNTED)
+        failed = compare_rates(*won(told), **about(told))
     return RunComparison(
         a=a,
         b=b,
@@ -231,26 +244,32 @@ def _after_stopping(found: Comparison, decision: Decision) -> Comparison:
     return dataclasses.replace(found, overall=overall, tasks=tasks, needed=None)
 
 
-def task_names(trials: Sequence[Trial]) -> dict[Trial, str]:
+def task_names(trials: Trials) -> dict[Trial, str]:
     """The task of each trial, with its suite where there are several."""
-    several = len({trial.suite for trial in trials}) > 1
-    return {t: f"{t.suite} / {t.task}" if several else t.task for t in trials}
+    names = _names_of_kinds(trials)
+    return {trial: names[trial[:2]] for trial in trials}
 
 
-def _refuse_different_trials(a: Side, b: Side, *, common: bool) -> None:
+def _names_of_kinds(trials: Trials) -> dict[tuple[str, str], str]:
+    several = len({trials.kinds[kind][0] for kind in np.unique(trials.kind)}) > 1
+    return {kind: " / ".join(kind) if several else kind[1] for kind in trials.kinds}
+
+
+def _refuse_different_trials(a: Side, b: Side, shared: int, *, common: bool) -> None:
     settings = setting_differences(a.config, b.config)
     if settings:
         raise UsageError(
             "These runs cannot be paired: trials of the same name are different trials, since "
             f"{'; '.join(settings)}. Run one of them again with the settings of the other."
         )
-    if not set(a.trials) & set(b.trials):
+    if not shared:
         raise UsageError(
             "These runs have no trial in common: "
             f"{'; '.join(trial_differences(a.trials, b.trials))}."
         )
-    planned = trial_differences(a.trials, b.trials)
-    if planned and not common:
+    if common or shared == len(a.trials) == len(b.trials):
+        return
+    if planned := trial_differences(a.trials, b.trials):
         raise UsageError(
             f"These runs planned different trials: {'; '.join(planned)}. "
             "--common pairs only those that both have."
@@ -301,28 +320,8 @@ def _sequential_notes(found: RunComparison) -> list[str]:
     return [note for note in notes if note]
 
 
-def _outcomes(a: Side, b: Side, trial: Trial) -> tuple[Outcome, Outcome]:
-    return a.episodes[trial].outcome, b.episodes[trial].outcome
-
-
-def _won(side: Side, trials: Sequence[Trial]) -> list[float]:
-    return [float(side.episodes[trial].outcome is Outcome.SUCCESS) for trial in trials]
-
-
-def _gave(side: Side, trials: Sequence[Trial]) -> list[float]:
-    return [side.episodes[trial].total_reward for trial in trials]
-
-
 def _trials(count: int) -> str:
     return "1 trial is" if count == 1 else f"{count:,} trials are"
-
-
-def signed(value: float | None, *, percents: bool) -> str:
-    """A difference with its sign; that of rates is in percentage points."""
-    if value is None:
-        return UNDEFINED
-    text = f"{100 * abs(value):.1f}" if percents else number(abs(value))
-    return f"{'-' if value < 0 else '+'}{text}" if value else text
 
 
 def bounds_text(found: Difference, *, percents: bool) -> str:
@@ -344,7 +343,7 @@ def _side_json(side: Side) -> dict[str, Any]:
         "run": str(side.folder),
         "policy": side.policy,
         "planned": len(side.trials),
-        "ended": len(side.episodes),
+        "ended": len(side.ended),
         "errors": side.errors,
         "complete": side.complete,
         "exactness": side.exactness,

@@ -16,20 +16,24 @@ _OURS = ("hocket", "python")
 _NOT_SUBJECT = ("env", "env_config", "episodes", "seed", "max_steps")
 """Settings that make the trials, and so are no part of what is compared."""
 _SHOWN = 4
+Sides = tuple[str, str]
+IN_RUNS: Sides = ("in a", "in b")
 
 
-def setting_differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
+def setting_differences(
+    a: Mapping[str, Any], b: Mapping[str, Any], sides: Sides = IN_RUNS
+) -> list[str]:
     """The settings that make trials of the same name different ones, one phrase each."""
     found = []
     if a.get("max_steps") != b.get("max_steps"):
-        found.append(_differs("max_steps", a.get("max_steps"), b.get("max_steps")))
+        found.append(differs("max_steps", a.get("max_steps"), b.get("max_steps"), sides))
     if a.get("env_config") == b.get("env_config"):
         return found
     # What is not set has a default, which may be what the other run says.
     left, right = _effective(a), _effective(b)
     for name in sorted(left.keys() | right.keys()):
         if left.get(name) != right.get(name):
-            found.append(_differs(f"env setting {name}", left.get(name), right.get(name)))
+            found.append(differs(f"env setting {name}", left.get(name), right.get(name), sides))
     return found
 
 
@@ -67,7 +71,7 @@ def trial_differences(a: Sequence[Trial], b: Sequence[Trial]) -> list[str]:
 def version_differences(a: Mapping[str, str], b: Mapping[str, str]) -> list[str]:
     """The packages whose versions differ and may change what a simulator does."""
     names = [name for name in dict.fromkeys([*a, *b]) if name not in _OURS]
-    return [_differs(n, a.get(n), b.get(n)) for n in names if a and b and a.get(n) != b.get(n)]
+    return [differs(n, a.get(n), b.get(n)) for n in names if a and b and a.get(n) != b.get(n)]
 
 
 def _effective(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -121,9 +125,10 @@ def _listed(noun: str, names: Sequence[str]) -> str:
     return f"{noun if len(names) == 1 else noun + 's'} {', '.join(names[:_SHOWN])}{more}"
 
 
-def _differs(name: str, a: Any, b: Any) -> str:
-    return f"{name} is {_shown(a)} in a, {_shown(b)} in b"
+def differs(name: str, a: Any, b: Any, sides: Sides = IN_RUNS) -> str:
+    """A difference in words; `sides` say where each value is."""
+    return f"{name} is {_shown(a)} {sides[0]}, {_shown(b)} {sides[1]}"
 
 
 def _shown(value: Any) -> str:
-    return "not set" if value is None else str(value)
+    return "not set" if value in (None, "") else str(value)

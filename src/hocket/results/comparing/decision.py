@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hocket.core.data import Episode, Outcome
+from hocket.core.data import Outcome
 from hocket.results.comparing.paired import Verdict
 from hocket.results.comparing.sequential import Look, PairedSequentialTest
 from hocket.results.stats import Interval
@@ -113,9 +113,9 @@ class PairedRuns:
     def look(self) -> Look:
         return self._looks.look
 
-    def see(self, ours: Sequence[Episode], theirs: Sequence[Episode]) -> Look:
-        """Look after the next round, of which both runs' episodes are given in the same order."""
-        pairs = [(a.outcome, b.outcome) for a, b in zip(ours, theirs, strict=True)]
+    def see(self, ours: Sequence[Outcome], theirs: Sequence[Outcome]) -> Look:
+        """Look after the next round, of which both runs' outcomes are given in the same order."""
+        pairs = list(zip(ours, theirs, strict=True))
         if self.look.decision == "undecided":
             self._error_pairs += sum(Outcome.ERROR in pair for pair in pairs)
             self._pessimist.see(*_successes(pairs, (*_JUDGED, Outcome.ERROR)))

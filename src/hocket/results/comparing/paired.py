@@ -6,12 +6,18 @@ Pairs come as two arrays in the same order and the task of each pair. Two claims
   and is taken out of the interval.
 - `clusters`: about new tasks of the same kind. Each task is one draw; with few tasks this is
   wide, however many trials each has.
+
+Differences of success are judged by Tango's score test of paired proportions: p is that of no
+difference, and the interval holds the differences that the same test does not refute, so that it
+excludes 0 where p < 0.05 and nowhere else. At 0 it is McNemar's score test. Student's t stands for
+the normal distribution, lest few pairs decide more often than they may.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,7 +26,10 @@ import numpy.typing as npt
 
 from hocket.core.data import Array
 from hocket.results import stats
+from hocket.results.comparing import tango
+from hocket.results.grouping import Grouping
 from hocket.results.stats import LEVEL, Interval
+from hocket.results.tables import signed
 
 TasksAs = Literal["strata", "clusters"]
 Verdict = Literal["a better", "b better", "undecided"]
@@ -98,10 +107,6 @@ class Comparison:
         level = self.overall.interval.level if self.overall.interval else LEVEL
         if p is None or not value or p > 1 - level:
             return "undecided"
-        interval = self.overall.interval
-        if interval and interval.method == stats.UNEVEN and interval.low <= 0 <= interval.high:
-            # The test counts pairs, and so leans to the tasks that have most of them.
-            return "undecided"
         return "a better" if value > 0 else "b better"
 
     @property
@@ -111,12 +116,20 @@ class Comparison:
         seen = len(self.tasks) if self.tasks_as == "clusters" else self.overall.n
         if self.overall.value is None:
             return "Nothing to compare: no pair of trials that both ended without an error."
-        p = self.overall.p_value
+        p, interval = self.overall.p_value, self.overall.interval
         odds = f" ({self.overall.test}, p = {p:.2g})" if p is not None else ""
         if self.verdict != "undecided":
             return f"{self.verdict[0]} is better at n = {seen:,} {unit}{odds}."
-        need = f"; you would need about n = {self.needed:,}" if self.needed else ""
-        return f"No evidence of a difference at n = {seen:,} {unit}{odds}{need}."
+        said = f"Undecided at n = {seen:,} {unit}{odds}"
+        if interval is not None:
+            low, high = (
+                signed(x, percents=self.of == "success") for x in (interval.low, interval.high)
+            )
+            said += f": a - b may be anything from {low} to {high}"
+            said += " points" if self.of == "success" else ""
+        if self.needed:
+            said += f"; a difference of the size seen would take about n = {self.needed:,}"
+        return f"{said}."
 
 
 def compare_rates(
@@ -124,28 +137,33 @@ def compare_rates(
     b: npt.ArrayLike,
     tasks: Sequence[str],
     *,
+    seeds: Sequence[int] | None = None,
+    independent: bool = False,
     tasks_as: TasksAs = "strata",
     level: float = LEVEL,
 ) -> Comparison:
-    """Compare successes. `strata`: Bonett and Price's interval and the exact McNemar test."""
-    won_a, won_b = _paired(a, b, tasks)
+    """Compare successes. Pairs of one seed start alike, unless tasks are `independent`; without
+    `seeds` no two do."""
+    won_a, won_b, grouping = _paired(a, b, tasks, seeds, independent=independent)
     if not np.isin([won_a, won_b], (0.0, 1.0)).all():
         raise ValueError("Successes are 0 or 1.")
     groups = stats.groups(tasks)
-    members = list(groups.values())
     rows = tuple(
-        rate_difference(won_a[rows], won_b[rows], task=str(task), level=level)
-        for task, rows in groups.items()
+        rate_difference(won_a[some], won_b[some], grouping.part(some), task=str(task), level=level)
+        for task, some in groups.items()
     )
     needed = None
     if tasks_as == "clusters":
-        overall = _cluster_difference(won_a, won_b, members, level=level)
-        needed = _means_needed(_task_means(won_a - won_b, members), level=level)
+        overall = _cluster_difference(won_a, won_b, grouping, level=level)
+        needed = _means_needed(grouping.means(won_a - won_b), level=level)
     else:
-        overall = rate_difference(won_a, won_b, strata=members, level=level)
+        overall = rate_difference(won_a, won_b, grouping, level=level)
         if overall.value:
-            pairs = Pairs.of(won_a, won_b)
-            needed = pairs_needed(overall.value, pairs.discordant / pairs.n, alpha=1 - level)
+            lost = grouping.mean(np.abs(won_a - won_b))
+            needed = pairs_needed(overall.value, lost, alpha=1 - level)
+            # Pairs that start alike say less than as many others.
+            worth = grouping.effective(won_a - won_b, level=level) / grouping.n
+            needed = needed and math.ceil(needed / worth)
     return Comparison(of="success", tasks_as=tasks_as, overall=overall, tasks=rows, needed=needed)
 
 
@@ -155,118 +173,91 @@ def compare_returns(
     tasks: Sequence[str],
     *,
     rng: np.random.Generator,
+    seeds: Sequence[int] | None = None,
+    independent: bool = False,
     tasks_as: TasksAs = "strata",
     level: float = LEVEL,
     resamples: int = 4000,
 ) -> Comparison:
     """Compare returns, for trials with nothing to succeed at: paired t, and a bootstrap beside.
 
-    The bootstrap draws pairs (for `clusters`, whole tasks) and takes percentiles of the mean.
+    The bootstrap draws starts (for `clusters`, whole tasks) and takes percentiles of the mean.
     """
-    gave_a, gave_b = _paired(a, b, tasks)
-    groups = stats.groups(tasks)
-    members = list(groups.values())
+    gave_a, gave_b, grouping = _paired(a, b, tasks, seeds, independent=independent)
     rows = tuple(
-        _mean_difference(gave_a[rows], gave_b[rows], task=str(task), level=level)
-        for task, rows in groups.items()
+        _mean_difference(
+            gave_a[some], gave_b[some], grouping.part(some), task=str(task), level=level
+        )
+        for task, some in stats.groups(tasks).items()
     )
     if tasks_as == "clusters":
-        overall = _cluster_difference(gave_a, gave_b, members, level=level)
-        values = _task_means(gave_a - gave_b, members)
+        overall = _cluster_difference(gave_a, gave_b, grouping, level=level)
+        values, each = grouping.means(gave_a - gave_b), 1.0
     else:
-        overall = _mean_difference(gave_a, gave_b, level=level)
-        values = gave_a - gave_b
+        overall = _mean_difference(gave_a, gave_b, grouping, level=level)
+        values = grouping.by_start(gave_a - gave_b)
+        each = grouping.n / max(1, len(values))
+    needed = _means_needed(values, level=level)
     return Comparison(
         of="return",
         tasks_as=tasks_as,
         overall=overall,
         tasks=rows,
-        needed=_means_needed(values, level=level),
+        needed=needed and math.ceil(needed * each),
         bootstrap=bootstrap_mean(values, rng=rng, level=level, resamples=resamples),
     )
 
 
 def rate_difference(
-    a: Array,
-    b: Array,
-    *,
-    task: str | None = None,
-    strata: Sequence[Array] = (),
-    level: float = LEVEL,
+    a: Array, b: Array, grouping: Grouping, *, task: str | None = None, level: float = LEVEL
 ) -> Difference:
-    """Difference of paired successes (arrays of 0 and 1); `strata` holds the rows of each task,
-    of which each counts once: where some have more pairs than others, values are means over tasks.
-    """
-    pairs = Pairs.of(a, b)
-    n = pairs.n
-    if len({len(rows) for rows in strata}) > 1:
-        return _uneven_difference(a, b, strata, level=level)
-    interval = bonett_price(pairs.only_a, pairs.only_b, n, level=level)
-    value = (pairs.only_a - pairs.only_b) / n if n else None
-    if interval is not None and value is not None and len(strata) > 1 and n > len(strata):
-        interval = _narrowed(interval, value, a - b, strata)
-    return Difference(
-        task=task,
-        n=n,
-        a=float(a.mean()) if n else None,
-        b=float(b.mean()) if n else None,
-        value=value,
-        interval=interval,
-        p_value=mcnemar(pairs.only_a, pairs.only_b) if n else None,
-        test="exact McNemar",
+    """Difference of paired successes (arrays of 0 and 1), of which each task counts once."""
+    d, interval, p = a - b, None, None
+    if grouping.n:
+        interval = rate_interval(d, grouping, level)
+        if grouping.is_even:
+            p = tango.p_value(*_counts(d, grouping, level))
+        else:
+            p = _inverted(lambda at: rate_interval(d, grouping, at), level)
+    return _difference(a, b, grouping, (interval, p), task=task, test=tango.NAME)
+
+
+def _counts(d: Array, grouping: Grouping, level: float) -> tuple[float, float, float]:
+    """Pairs that only a won, that only b won, and all: as many as these are worth."""
+    worth = grouping.effective(d, level=level)
+    return grouping.mean(d > 0) * worth, grouping.mean(d < 0) * worth, worth
+
+
+def rate_interval(d: Array, grouping: Grouping, level: float) -> Interval:
+    """The interval of the mean over tasks of differences `d`, each -1, 0 or 1. Where tasks have
+    unlike n it is the wider, at either end, of this and of the tasks' own intervals combined: of a
+    task with few pairs it is not known how much they vary (benchmarks/results/coverage.py)."""
+    found = tango.interval(*_counts(d, grouping, level), level=level)
+    if grouping.is_even:
+        return found
+    counts = np.bincount(grouping.tasks)
+    up, down = np.bincount(grouping.tasks, d > 0), np.bincount(grouping.tasks, d < 0)
+    ends = tango.bounds(up, down, counts, tango.quantiles(counts, level))
+    own = stats.mean_interval(grouping.means(d), ends[:, 0], ends[:, 1], level=level)
+    both = Interval(
+        low=min(own.low, found.low), high=max(own.high, found.high), level=level, method=own.method
     )
+    return stats.clipped(both, -1.0, 1.0)
 
 
-def _uneven_difference(a: Array, b: Array, strata: Sequence[Array], *, level: float) -> Difference:
-    """The mean of the tasks' differences. Bonett and Price's interval of each task, combined,
-    covers 94 % at least over n of 1 to 200 (benchmarks/results/coverage.py)."""
-    tasks = [rate_difference(a[rows], b[rows], level=level) for rows in strata]
-    bounds = np.array([(t.interval.low, t.interval.high) for t in tasks if t.interval])
-    values = _task_means(a - b, strata)
-    found = stats.mean_interval(values, bounds[:, 0], bounds[:, 1], level=level)
-    pairs = Pairs.of(a, b)
-    return Difference(
-        task=None,
-        n=pairs.n,
-        a=float(_task_means(a, strata).mean()),
-        b=float(_task_means(b, strata).mean()),
-        value=float(values.mean()),
-        interval=stats.clipped(found, -1.0, 1.0),
-        p_value=mcnemar(pairs.only_a, pairs.only_b),
-        test="exact McNemar",
-    )
+def _inverted(interval: Callable[[float], Interval], level: float) -> float:
+    """The p of no difference that belongs to intervals: one less the highest level at which they
+    exclude 0, to three digits."""
 
+    def is_excluded(p: float) -> bool:
+        found = interval(1 - p)
+        return found.low > 0 or found.high < 0
 
-def bonett_price(only_a: int, only_b: int, n: int, *, level: float = LEVEL) -> Interval | None:
-    """Bonett and Price's interval of a difference of paired proportions; None at n = 0.
-
-    Wald's with one pair added to either kind of disagreement. Exact coverage of the 95 % interval
-    over n of 10 to 500, rates of 0.05 to 0.95 and correlations of 0 to 0.8 is 93.5 % at least
-    and 97 % on average; Tango's score interval is wider where pairs seldom disagree, which is
-    what good policies do, and covers less at its worst.
-    """
-    if min(only_a, only_b) < 0 or only_a + only_b > n:
-        raise ValueError(f"{only_a} + {only_b} discordant pairs of {n} cannot be.")
-    if n == 0:
-        return None
-    low, high = bonett_price_bounds(np.array(only_a), np.array(only_b), n, level=level)
-    return Interval(low=float(low), high=float(high), level=level, method="bonett-price")
-
-
-def bonett_price_bounds(only_a: Array, only_b: Array, n: int, *, level: float = LEVEL) -> Array:
-    """Return bounds `[..., 2]` for many tables of n pairs each."""
-    p, q = (only_a + 1) / (n + 2), (only_b + 1) / (n + 2)
-    half = stats.normal_quantile(level) * np.sqrt((p + q - (p - q) ** 2) / (n + 2))
-    return np.clip(np.stack([p - q - half, p - q + half], axis=-1), -1.0, 1.0)
-
-
-def mcnemar(only_a: int, only_b: int) -> float:
-    """Exact two-sided p of "neither is better": a fair coin for each discordant pair."""
-    from scipy import special
-
-    total = only_a + only_b
-    tail = special.bdtr(float(min(only_a, only_b)), total, 0.5) if total else 1.0
-    return min(1.0, 2.0 * float(tail))
+    low, high = (1e-9, 1 - level) if is_excluded(1 - level) else (1 - level, 1.0)
+    while high > 1.002 * low:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if is_excluded(middle) else (middle, high)
+    return math.sqrt(low * high)
 
 
 def pairs_needed(
@@ -302,59 +293,61 @@ def bootstrap_mean(
     return Interval(low=float(low), high=float(high), level=level, method="bootstrap")
 
 
-def _narrowed(plain: Interval, value: float, d: Array, strata: Sequence[Array]) -> Interval:
-    """The interval less what lies between tasks: the pooled one is wider than it need be."""
-    sizes = np.array([len(rows) for rows in strata], dtype=np.float64)
-    within = np.array([d[rows].var(ddof=1) if len(rows) > 1 else np.nan for rows in strata])
-    factor = stats.narrowing(within, sizes, total_variance=float(d.var(ddof=1)))
-    factor *= stats.t_ratio(len(d) - len(strata), plain.level)
-    return stats.clipped(
-        stats.scaled(plain, value, factor, method="bonett-price/strata"), -1.0, 1.0
-    )
-
-
-def _mean_difference(a: Array, b: Array, *, task: str | None = None, level: float) -> Difference:
-    found = stats.mean(a - b, level=level)
-    return Difference(
-        task=task,
-        n=found.n,
-        a=stats.mean(a).value,
-        b=stats.mean(b).value,
-        value=found.value,
-        interval=found.interval,
-        p_value=_t_test(found),
-        test="paired t",
-    )
-
-
-def _cluster_difference(
-    a: Array, b: Array, members: Sequence[Array], *, level: float
+def _mean_difference(
+    a: Array, b: Array, grouping: Grouping, *, task: str | None = None, level: float
 ) -> Difference:
-    found = stats.mean(_task_means(a - b, members), level=level)
-    return Difference(
-        task=None,
-        n=len(a),
-        a=stats.mean(_task_means(a, members)).value,
-        b=stats.mean(_task_means(b, members)).value,
-        value=found.value,
-        interval=found.interval,
-        p_value=_t_test(found),
-        test="t over tasks",
+    spread = grouping.variance(a - b) if grouping.n else (math.nan, 0)
+    found = _by_t(grouping.mean(a - b), *spread, level)
+    return _difference(a, b, grouping, found, task=task, test="paired t")
+
+
+def _cluster_difference(a: Array, b: Array, grouping: Grouping, *, level: float) -> Difference:
+    """Tasks are drawn; what their trials share by their seeds comes on top."""
+    means, variance = grouping.means(a - b), math.nan
+    if len(means) > 1:
+        variance = float(means.var(ddof=1)) / len(means)
+        if grouping.is_shared:
+            of_seeds, alone = (each.variance(a - b)[0] for each in (grouping, grouping.apart()))
+            variance += max(0.0, of_seeds - alone)
+    found = _by_t(grouping.mean(a - b), variance, len(means) - 1, level)
+    return dataclasses.replace(
+        _difference(a, b, grouping, found, task=None, test=""), test="t over tasks"
     )
 
 
-def _task_means(values: Array, members: Sequence[Array]) -> Array:
-    return np.array([values[rows].mean() for rows in members])
-
-
-def _t_test(found: stats.Mean) -> float | None:
-    """Two-sided p of "the mean is 0"; None where no spread was seen to judge it by."""
+def _by_t(
+    value: float, variance: float, freedom: int, level: float
+) -> tuple[Interval | None, float | None]:
+    """Interval and p of a mean; without any spread there is nothing to judge it by."""
     from scipy import special
 
-    if found.value is None or not found.std:
-        return None
-    t = abs(found.value) / (found.std / math.sqrt(found.n))
-    return float(2 * special.stdtr(found.n - 1, -t))
+    interval = stats.t_interval(value, variance, freedom, level=level)
+    if interval is None or not variance:
+        return interval, None
+    return interval, float(2 * special.stdtr(freedom, -abs(value) / math.sqrt(variance)))
+
+
+def _difference(
+    a: Array,
+    b: Array,
+    grouping: Grouping,
+    found: tuple[Interval | None, float | None],
+    *,
+    task: str | None,
+    test: str,
+) -> Difference:
+    means = (grouping.mean(each) for each in (a, b, a - b))
+    mean_a, mean_b, value = (mean if math.isfinite(mean) else None for mean in means)
+    return Difference(
+        task=task,
+        n=grouping.n,
+        a=mean_a,
+        b=mean_b,
+        value=value,
+        interval=found[0],
+        p_value=found[1],
+        test=test + (" by seed" if grouping.is_shared else ""),
+    )
 
 
 def _means_needed(values: Array, *, level: float) -> int | None:
@@ -365,11 +358,21 @@ def _means_needed(values: Array, *, level: float) -> int | None:
     return max(2, math.ceil((z * found.std / found.value) ** 2))
 
 
-def _paired(a: npt.ArrayLike, b: npt.ArrayLike, tasks: Sequence[str]) -> tuple[Array, Array]:
+def _paired(
+    a: npt.ArrayLike,
+    b: npt.ArrayLike,
+    tasks: Sequence[str],
+    seeds: Sequence[int] | None,
+    *,
+    independent: bool,
+) -> tuple[Array, Array, Grouping]:
     left, right = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
-    if left.ndim != 1 or left.shape != right.shape or len(tasks) != len(left):
+    starts = range(len(tasks)) if seeds is None else seeds
+    if left.ndim != 1 or left.shape != right.shape or {len(tasks), len(starts)} != {len(left)}:
         raise ValueError(
-            f"Pairs need one value of a, one of b and one task each; "
-            f"got {left.shape}, {right.shape} and {len(tasks)} tasks."
+            f"Pairs need one value of a, one of b, one task and one seed each; "
+            f"got {left.shape}, {right.shape}, {len(tasks)} tasks and {len(starts)} seeds."
         )
-    return left, right
+    numbers = {task: number for number, task in enumerate(dict.fromkeys(tasks))}
+    numbered = [numbers[task] for task in tasks]
+    return left, right, Grouping.of(numbered, starts, independent=independent)

@@ -8,8 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hocket.core.data import Episode, Exactness, Outcome, Trial
+import numpy as np
+
+from hocket.core.data import Array, Episode, Exactness, Outcome, Trial
 from hocket.records.folder import RunFolder
+from hocket.records.ledger.episodes import COLUMNS, OUTCOMES, Episodes, Trials, common_rows
 from hocket.records.ledger.view import LedgerView
 from hocket.records.run_file import load_about
 from hocket.results.card import Card, is_card
@@ -28,34 +31,36 @@ class Side:
     config: Mapping[str, Any]
     versions: Mapping[str, str]
     claim: Claim
-    trials: tuple[Trial, ...]
+    trials: Trials
     """All that were planned, in planned order."""
-    episodes: Mapping[Trial, Episode]
-    """The trials that ended, errors included."""
+    ended: Episodes
+    """The episodes of those that ended, errors included; numbers of them alone where no more was
+    asked for."""
     decision: Decision | None = None
     """What the comparison that this run was to decide came to."""
     independent_starts: bool = False
     """True if its trials of one seed start independently of each other."""
 
     @classmethod
-    def open(cls, folder: str | Path) -> Side:
-        """Read a run folder: its ledger, or its report where it has none; or a card."""
+    def open(cls, folder: str | Path, columns: Sequence[str] = COLUMNS) -> Side:
+        """Read a run folder: its ledger, of which NUMBERS are enough to compare, or its report
+        where it has none; or a card."""
         if is_card(Path(folder)):
             return cls.of_card(Card.load(Path(folder)), Path(folder).absolute())
         root = RunFolder.at(Path(folder))
         if not root.ledger.exists():
             report = Report.load(root.root)
-            return cls.of_report(report, root.root, [e.trial for e in report.episodes])
+            return cls.of_report(report, root.root, report.episodes.trials)
         about = load_about(root.root)
         with LedgerView.open(root) as ledger:
-            meta = ledger.meta()
+            meta, (trials, ended) = ledger.meta(), ledger.read(columns)
             return cls(
                 folder=root.root,
                 config=meta.get("config", {}),
                 versions=_versions(about),
-                claim=kept_claim(meta, about),
-                trials=tuple(ledger.trials()),
-                episodes={episode.trial: episode for episode in ledger.episodes()},
+                claim=kept_claim(ledger, about),
+                trials=trials,
+                ended=ended,
                 decision=Decision.from_json(meta[KEY]) if KEY in meta else None,
                 independent_starts=bool(meta.get("independent_starts", False)),
             )
@@ -63,8 +68,7 @@ class Side:
     @classmethod
     def of_card(cls, card: Card, path: Path) -> Side:
         """What a card says of a run."""
-        side = cls.of_report(card.report, path, card.trials)
-        return dataclasses.replace(side, independent_starts=card.independent_starts)
+        return cls.of_report(card.report, path, card.trials)
 
     @classmethod
     def of_report(cls, report: Report, path: Path, trials: Sequence[Trial]) -> Side:
@@ -74,10 +78,24 @@ class Side:
             config=report.config,
             versions=_versions(report.provenance),
             claim=report.claim,
-            trials=tuple(trials),
-            episodes={episode.trial: episode for episode in report.episodes},
+            trials=trials if isinstance(trials, Trials) else Trials.of(trials),
+            ended=report.episodes,
             decision=report.decision,
+            independent_starts=report.independent_starts,
         )
+
+    @property
+    def episodes(self) -> Mapping[Trial, Episode]:
+        """The episode of each trial that ended."""
+        return self.ended.by_trial
+
+    def of_plan(self, column: str, missing: float) -> Array:
+        """A column of the episodes, with a row for each planned trial."""
+        values = self.ended.columns[column]
+        known = np.full(len(self.trials), missing, values.dtype)
+        planned, ended = common_rows(self.trials, self.ended.trials)
+        known[planned] = values[ended]
+        return known
 
     @property
     def name(self) -> str:
@@ -101,7 +119,7 @@ class Side:
 
     @property
     def complete(self) -> bool:
-        return len(self.episodes) == len(self.trials)
+        return len(self.ended) == len(self.trials)
 
     @property
     def stops_when_decided(self) -> bool:
@@ -109,7 +127,7 @@ class Side:
 
     @property
     def errors(self) -> int:
-        return sum(e.outcome is Outcome.ERROR for e in self.episodes.values())
+        return len(self.ended.rows(Outcome.ERROR))
 
 
 def _versions(about: Mapping[str, Any]) -> Mapping[str, str]:
@@ -117,13 +135,14 @@ def _versions(about: Mapping[str, Any]) -> Mapping[str, str]:
     return versions if isinstance(versions, dict) else {}
 
 
-def decide(a: Side, b: Side, trials: Sequence[Trial]) -> Decision:
+def decide(a: Side, b: Side, trials: Trials, ours: Array, theirs: Array) -> Decision:
     """What the sequential test says of the complete rounds at the beginning of the plan, each of
-    one trial for each task. Where one run stopped by its comparison with the other, the decision
-    that stopped it stands, with the interval of all that was run."""
-    rounds: dict[tuple[int, int], list[Trial]] = {}
-    for trial in trials:
-        rounds.setdefault((trial.seed, trial.repeat), []).append(trial)
+    one trial for each task; `ours` and `theirs` are outcomes. Where one run stopped by its
+    comparison with the other, the decision that stopped it stands, with the interval of all that
+    was run."""
+    rounds: dict[tuple[int, int], list[int]] = {}
+    for row, key in enumerate(zip(trials.seed.tolist(), trials.repeat.tolist(), strict=True)):
+        rounds.setdefault(key, []).append(row)
     size = max(map(len, rounds.values()))
     are_independent = a.independent_starts and b.independent_starts
     stopped = next((side for side in (a, b) if side.stops_when_decided), a)
@@ -134,10 +153,11 @@ def decide(a: Side, b: Side, trials: Sequence[Trial]) -> Decision:
     )
     runs = PairedRuns(test)
     for some in rounds.values():
-        if not all(t in a.episodes and t in b.episodes for t in some):
+        codes = [side[some].tolist() for side in (ours, theirs)]
+        if min(map(min, codes)) < 0:
             break
         if len(some) == size:
-            runs.see([a.episodes[t] for t in some], [b.episodes[t] for t in some])
+            runs.see(*([OUTCOMES[code] for code in side] for side in codes))
     computed = runs.decision(str(b.folder.resolve()))
     kept = _kept_decision(a, b)
     return computed if kept is None else dataclasses.replace(kept, interval=computed.interval)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
 from hocket.core.data import Trial
 from hocket.records.folder import RunFolder
+from hocket.records.state_rows import KeptStates
 from hocket.results.comparing.compare import RunComparison, task_names
 from hocket.results.comparing.side import Side
-from hocket.results.page.markup import Markup, Section, breakable, join, tag
-from hocket.results.page.videos import player
+from hocket.results.page.videos import poster
+from hocket.results.page.widgets import Widget, code, note, section
 from hocket.workers.sinks.video import videos_in
 
 _MOST_PAIRS = 40
@@ -21,39 +22,45 @@ _ORDER = ("only-a", "only-b", "error", "neither", "both", "pending")
 """Differing pairs first."""
 
 
-def films_section(found: RunComparison, page: Path, kind: Callable[[Trial], str]) -> Section | None:
+def films_section(found: RunComparison, page: Path, kinds: Mapping[Trial, str]) -> Widget | None:
     """Both films of each pair that has one, for a page at the path `page`; None where no pair has
-    any. `kind` is how a pair ended, as its cell says."""
+    any. `kinds` says how each pair ended."""
     films = {t: (videos_of(found.a, t), videos_of(found.b, t)) for t in found.trials}
     shown = [trial for trial, some in films.items() if any(some)]
     if not shown:
         return None
-    shown.sort(key=lambda trial: _ORDER.index(kind(trial)))
+    shown.sort(key=lambda trial: _ORDER.index(kinds[trial]))
     names = task_names(found.trials)
+    sides = [(side, KeptStates(side.folder)) for side in (found.a, found.b)]
     pairs = [
-        _pair(found, names[trial], trial, kind(trial), films[trial], page)
+        {
+            "draw": "pair",
+            "kind": kinds[trial],
+            "name": f"{names[trial]}, seed {trial.seed}",
+            "films": _films(sides, trial, films[trial], page),
+        }
         for trial in shown[:_MOST_PAIRS]
     ]
-    differing = [t for t in found.trials if kind(t) in ("only-a", "only-b")]
-    missing = sum(not all(films[trial]) for trial in differing)
-    note = None
+    differing = [t for t in found.trials if kinds[t] in ("only-a", "only-b")]
+    missing = sum(
+        any(
+            not film and _can_be_made(*side, trial)
+            for side, film in zip(sides, films[trial], strict=True)
+        )
+        for trial in differing
+    )
+    lack = None
     if missing:
-        note = tag(
-            "p",
+        lack = note(
             f"Of {len(differing):,} pairs that differ, {missing:,} lack a film on one side at "
-            "least. Make them with ",
-            tag("code", "hocket video RUN --trial TRIAL"),
+            "least that can be made. Make them with ",
+            code("hocket video RUN --trial TRIAL"),
             ", then this page again.",
-            class_="note",
         )
     left_out = len(shown) - len(pairs)
-    more = tag("p", f"{left_out:,} more pairs have films.", class_="note") if left_out else None
-    return Section(
-        anchor="films",
-        title="Films side by side",
-        lead="Pairs that differ first; a is on the left. They are read from the run folders.",
-        body=join(note, tag("div", *pairs), more),
-    )
+    more = note(f"{left_out:,} more pairs have films.") if left_out else None
+    lead = "Pairs that differ first; a is on the left. They are read from the run folders."
+    return section("films", "Films side by side", lack, *pairs, more, lead=lead)
 
 
 def videos_of(side: Side, trial: Trial) -> dict[str, Path]:
@@ -64,41 +71,34 @@ def videos_of(side: Side, trial: Trial) -> dict[str, Path]:
     return videos_in(RunFolder.at(side.folder).attempt(trial, episode.attempt))
 
 
-def _pair(
-    found: RunComparison,
-    name: str,
+def _can_be_made(side: Side, states: KeptStates, trial: Trial) -> bool:
+    """True if a trial's episode can be filmed now."""
+    episode = side.episodes.get(trial)
+    return episode is not None and states.can_show(episode)
+
+
+def _films(
+    sides: Sequence[tuple[Side, KeptStates]],
     trial: Trial,
-    kind: str,
     films: tuple[dict[str, Path], dict[str, Path]],
     page: Path,
-) -> Markup:
-    a, b = films
-    rows = [
-        tag(
-            "div",
-            _film(found.a, "a", trial, camera, a.get(camera), page),
-            _film(found.b, "b", trial, camera, b.get(camera), page),
-            class_="gallery",
-        )
-        for camera in dict.fromkeys([*a, *b])
-    ]
-    head = tag("h3", tag("i", class_=f"swatch k-{kind}"), " ", f"{name}, seed {trial.seed}")
-    return tag("div", head, *rows, class_="pair")
-
-
-def _film(
-    side: Side, letter: str, trial: Trial, camera: str, video: Path | None, page: Path
-) -> Markup:
-    episode = side.episodes.get(trial)
-    outcome = "not run yet" if episode is None else episode.outcome.value
-    steps = "" if episode is None else f" · {episode.steps:,} steps"
-    text = tag(
-        "figcaption",
-        breakable(f"{letter}: {side.name}"),
-        tag("div", f"{outcome}{steps} · {camera}", class_="sub"),
-    )
-    if video is None:
-        command = f"hocket video {side.folder.parent.name}/{side.name} --trial {trial.id}"
-        return tag("figure", tag("p", "no film: ", tag("code", command)), text, class_="card")
-    source = quote(Path(os.path.relpath(video, page.parent)).as_posix())
-    return tag("figure", player(source, video), text, class_="card")
+) -> list[Widget]:
+    """For each camera the film of a and that of b, or what makes it."""
+    found = []
+    for camera in dict.fromkeys([*films[0], *films[1]]):
+        for (side, states), letter, some in zip(sides, "ab", films, strict=True):
+            episode, video = side.episodes.get(trial), some.get(camera)
+            outcome = "not run yet" if episode is None else episode.verdict
+            steps = "" if episode is None else f" · {episode.steps:,} steps"
+            one: Widget = {
+                "who": f"{letter}: {side.name}",
+                "told": f"{outcome}{steps} · {camera}",
+            }
+            if video is not None:
+                source = quote(Path(os.path.relpath(video, page.parent)).as_posix())
+                one |= {"source": source, "poster": poster(video)}
+            elif _can_be_made(side, states, trial):
+                place = f"{side.folder.parent.name}/{side.name}"
+                one["make"] = f"hocket video {place} --trial {trial.id}"
+            found.append(one)
+    return found

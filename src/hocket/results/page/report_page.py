@@ -2,285 +2,211 @@
 
 from __future__ import annotations
 
+import base64
 import shlex
-import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from hocket.core.data import Outcome
 from hocket.records.folder import RunFolder
-from hocket.results.page.charts import (
-    IntervalRow,
-    counted_bar,
-    extent,
-    histogram,
-    interval_chart,
-    legend,
-    nice_ceiling,
-    tiles,
-)
-from hocket.results.page.episodes import (
-    MOST_TASKS,
-    Listed,
-    episode_table,
-    outcome_counts,
-    outcome_grid,
-    shown_tasks,
-)
+from hocket.results.page import widgets
+from hocket.results.page.document import BESIDE, as_json, document, file_link
+from hocket.results.page.episodes import CellsOfRun
 from hocket.results.page.faults import fault_section, label_section
-from hocket.results.page.markup import (
-    Child,
-    Markup,
-    Section,
-    document,
-    join,
-    tag,
-)
 from hocket.results.page.speed import duration, speed_section
-from hocket.results.page.videos import video_section
+from hocket.results.page.videos import filmed_note, missing_note
+from hocket.results.page.widgets import Widget, alert, bold, code, link, section
 from hocket.results.recorded import RecordedRun, open_recorded
-from hocket.results.report import Report
+from hocket.results.report import ONCE, SHARED, Report
 from hocket.results.scores import Score
 from hocket.results.tables import interval_text, number, percent
 from hocket.system.durable import write_atomic
 
 FILE_NAME = "report.html"
-_PERCENTS = tuple((share / 100, f"{share} %") for share in (0, 25, 50, 75, 100))
-TICKS = ((0.0, "0 %"), (0.25, "25"), (0.5, "50"), (0.75, "75"), (1.0, "100 %"))
+BUNDLE = "bundle.html"
+_MOST_INSIDE = 20_000
+"""Episodes whose steps, returns and times lie in the page itself; those of more lie beside it."""
 
 
-def write_report_page(folder: str | Path, report: Report | None = None) -> Path:
+def write_report_page(folder: str | Path, report: Report | RecordedRun | None = None) -> Path:
     """Write `report.html` into a run folder, from what the folder holds; returns its path. A
     `report` just made from the same ledger saves making it again."""
-    target = RunFolder.at(Path(folder)).root / FILE_NAME
-    write_atomic(target, report_page(open_recorded(target.parent, report)).encode())
+    root = RunFolder.at(Path(folder)).root
+    run = report if isinstance(report, RecordedRun) else open_recorded(root, report)
+    cells, beside = CellsOfRun.of(run), root / BESIDE
+    data = _data(run, cells)
+    if len(run.trials) > _MOST_INSIDE:
+        columns = ",".join(f'"{name}":{as_json(column)}' for name, column in cells.columns())
+        write_atomic(beside, f"window.hocketColumns = {{{columns}}};\n".encode())
+        data["beside"] = BESIDE
+    else:
+        beside.unlink(missing_ok=True)
+        data["columns"] = dict(cells.columns())
+    write_atomic(root / FILE_NAME, _document(run, data).encode())
+    return root / FILE_NAME
+
+
+def write_bundle(folder: str | Path, megabytes: float) -> Path:
+    """Write `bundle.html`, a report in one file, with as many of its films inside as fit into so
+    many megabytes, failures first."""
+    run = open_recorded(RunFolder.at(Path(folder)).root)
+    cells, room, inside = CellsOfRun.of(run), megabytes * 1e6, dict[str, str]()
+    lost = [file for kept in run.evidence for file in kept.files if file.endswith(".mp4")]
+    films = [*lost, *(file for some in cells.films.values() for file in some)]
+    for file in films:
+        film = base64.b64encode((run.folder / file).read_bytes()).decode()
+        if len(film) <= room:
+            room -= len(film)
+            inside[file_link(file)] = f"data:video/mp4;base64,{film}"
+    told = {
+        "columns": dict(cells.columns()),
+        "inside": inside,
+        "bundled": (len(inside), len(films)),
+    }
+    target = run.folder / BUNDLE
+    write_atomic(target, _document(run, {**_data(run, cells), **told}).encode())
     return target
 
 
-def report_page(run: RecordedRun) -> str:
-    """The page of a run: one self-contained document, however many episodes there are."""
-    listed = Listed.of(run)
+def _document(run: RecordedRun, data: Mapping[str, Any]) -> str:
+    return document(data, summary=run.report.results().html(), beside="beside" in data)
+
+
+def _data(run: RecordedRun, cells: CellsOfRun) -> dict[str, Any]:
+    films = (missing_note(run), filmed_note(run))
+    big, unit, notes = _headline(run.report.overall)
     sections = [
         _success_section(run),
-        Section(
-            anchor="outcomes",
-            title="Outcomes",
-            lead="A row for each task, a cell for each trial by seed; a cell leads to its episode.",
-            body=outcome_grid(run, listed),
+        section(
+            "outcomes",
+            "Outcomes",
+            lead="A row for each task, a cell for each trial by seed; a cell opens its episode, "
+            "j and k walk through failures and errors.",
         ),
-        video_section(run, listed),
-        label_section(run, listed),
+        section(
+            "videos",
+            "Videos",
+            *films,
+            lead="Failures first. They lie beside this page and are loaded when they are played.",
+        )
+        if cells.films or any(films)
+        else None,
+        label_section(run, cells.plan),
         _length_section(run),
         speed_section(run),
-        fault_section(run, listed),
-        Section(anchor="episodes", title="Episodes", body=episode_table(run, listed)),
+        fault_section(run, cells.plan),
+        section("episodes", "Episodes"),
         _facts_section(run),
     ]
-    return document(
-        title=run.title,
-        kicker=f"hocket report · {run.name}",
-        head=_hero(run),
-        notes=_alerts(run),
-        sections=[section for section in sections if section is not None],
-    )
+    return {
+        **cells.to_json(),
+        "name": run.name,
+        "title": run.title,
+        "kicker": f"hocket report · {run.name}",
+        "hero": {"big": (big, unit), "notes": notes, "body": [_tiles(run)]},
+        "alerts": _alerts(run),
+        "sections": [one for one in sections if one is not None],
+    }
 
 
-def _hero(run: RecordedRun) -> Markup:
-    right = join(counted_bar(outcome_counts(run)), _tiles(run))
-    return tag("div", tag("div", *_headline(run.report.overall)), tag("div", right), class_="hero")
-
-
-def _headline(score: Score) -> Iterable[Child]:
+def _headline(score: Score) -> tuple[str, str, list[Any]]:
+    """The figure that stands first, its unit, and what is said of it."""
     interval = score.success.interval
     if score.rate is not None and interval is not None:
-        yield tag("div", f"{100 * score.rate:.1f}", tag("small", " %"), class_="big")
-        bounds = interval_text(interval)
-        yield tag(
-            "p", "success, 95 % interval ", tag("b", bounds), f", n = {score.success.n:,}",
-            class_="big-note",
-        )  # fmt: skip
+        text, n = bold(interval_text(interval)), f", n = {score.success.n:,}"
+        notes: list[Any] = [["success, 95 % interval ", text, n]]
         if score.errors:
             worst = percent(score.rate_errors_as_failures)
-            yield tag("p", f"{worst} if every error counted as a failure", class_="big-note")
-        return
+            notes.append(f"{worst} if every error counted as a failure")
+        return f"{100 * score.rate:.1f}", " %", notes
     if score.returns.value is not None:
-        yield tag("div", number(score.returns.value), class_="big")
         spread = score.returns.interval
         bounds = f", 95 % interval {interval_text(spread, percents=False)}" if spread else ""
-        yield tag("p", f"mean return{bounds}, n = {score.n:,}", class_="big-note")
-        yield tag("p", "The env tells no success, so there is no rate.", class_="big-note")
-        return
-    yield tag("div", "-", class_="big")
+        told = f"mean return{bounds}, n = {score.n:,}"
+        why = "The env tells no success, so there is no rate."
+        return number(score.returns.value), "", [told, why]
     if score.n:
-        yield tag(
-            "p", "The envs tell no success, and unlike returns have no mean.", class_="big-note"
-        )
-        return
-    yield tag("p", "no episode ended without an error, so there is no rate", class_="big-note")
+        return "-", "", ["The envs tell no success, and unlike returns have no mean."]
+    return "-", "", ["no episode ended without an error, so there is no rate"]
 
 
-def _tiles(run: RecordedRun) -> Markup:
-    score, timing = run.report.overall, run.timing
+def _tiles(run: RecordedRun) -> Widget:
+    score, speed = run.report.overall, run.report.throughput
     entries: list[tuple[str, str, str]] = [("episodes", f"{len(run.report.episodes):,}", "")]
     if len(run.report.tasks) > 1:
         entries.append(("tasks", f"{len(run.report.tasks):,}", ""))
     if score.steps.value is not None:
         entries.append(("mean length", f"{score.steps.value:,.1f}", " steps"))
-    if timing is not None and timing.wall_s > 0:
-        entries.append(("throughput", f"{timing.steps / timing.wall_s:,.0f}", " env steps/s"))
-        entries.append(("time", *duration(timing.wall_s)))
-        entries.append(("lanes", f"{timing.lanes:,}", ""))
-    entries.append(("errors", f"{score.errors:,}", ""))
-    return tiles(entries)
+    if speed.env_steps_per_s is not None:
+        entries.append(("throughput", f"{speed.env_steps_per_s:,.0f}", " env steps/s"))
+        entries.append(("time", *duration(speed.wall_s)))
+        entries.append(("lanes", f"{speed.lanes:,}", ""))
+    return widgets.tiles([*entries, ("errors", f"{score.errors:,}", "")])
 
 
-def _alerts(run: RecordedRun) -> Markup:
+def _alerts(run: RecordedRun) -> list[Widget]:
     report, alerts = run.report, []
     if not report.complete:
         alerts.append(
-            tag(
-                "p",
-                tag("b", "Unfinished. "),
+            alert(
+                bold("Unfinished. "),
                 f"{len(report.episodes):,} of {report.planned:,} planned trials have ended. Those "
                 "that end early are no fair sample of all: finish the run with ",
-                tag("code", f"hocket resume {run.folder.parent.name}/{run.name}"),
+                code(f"hocket resume {run.folder.parent.name}/{run.name}"),
                 " before you quote a rate.",
-                class_="alert",
             )
         )
-    if report.decision_told:
-        alerts.append(tag("p", " ".join(report.decision_told), class_="alert"))
+    told = [" ".join(report.decision_told), *report.remarks_told]
+    alerts += [alert(text) for text in told if text]
     if run.damage is not None:
-        words = tag("b", "Where the time went is not known. ")
-        alerts.append(tag("p", words, run.damage, class_="alert bad"))
-    if report.overall.errors:
-        alerts.append(
-            tag(
-                "p",
-                tag("b", f"{report.overall.errors:,} trials ended as errors. "),
-                "They are not in n; ",
-                tag("a", "what happened", href="#errors"),
-                ".",
-                class_="alert bad",
-            )
-        )
-    return join(alerts)
+        alerts.append(alert(bold("Where the time went is not known. "), run.damage, bad=True))
+    if errors := report.overall.errors:
+        words = bold(f"{errors:,} trials ended as errors. "), "They are not in n; "
+        alerts.append(alert(*words, link("what happened", "#errors"), ".", bad=True))
+    return alerts
 
 
-def _success_section(run: RecordedRun) -> Section:
-    report, wanted = run.report, set(shown_tasks(run))
+def _success_section(run: RecordedRun) -> Widget:
+    report = run.report
     judged = report.overall.success.n > 0 or report.overall.n == 0
-    rows = [score_row("overall", report.overall, judged=judged, strong=True)]
-    for suite in report.suites:
-        if len(report.suites) > 1:
-            rows.append(score_row(suite.suite or "", suite, judged=judged, strong=True))
-        rows += [
-            score_row(score.task or "", score, judged=judged)
-            for score in report.tasks
-            if score.suite == suite.suite and (suite.suite, score.task) in wanted
-        ]
-    hidden = len(report.tasks) - len(wanted)
-    note = f" The {MOST_TASKS} lowest of {len(report.tasks):,} tasks are shown." if hidden else ""
-    if judged:
-        chart = interval_chart(rows, low=0.0, high=1.0, ticks=_PERCENTS)
-        lead = f"Dots are rates, bars their 95 % Wilson intervals; errors are not in n.{note}"
-        return Section(anchor="success", title="Success per task", body=chart, lead=lead)
-    lead = f"Mean return, with its 95 % t-interval.{note}"
-    return Section(anchor="success", title="Return per task", body=_returns(rows), lead=lead)
-
-
-def _returns(rows: list[IntervalRow]) -> Markup:
-    known = extent(rows)
-    low, high = (min(known), max(known)) if known else (0.0, 1.0)
-    low, high = min(low, 0.0), max(high, 0.0)
-    low, high = (-nice_ceiling(-low) if low < 0 else 0.0), (nice_ceiling(high) if high > 0 else 0.0)
-    high = high if high > low else low + 1.0
-    ticks = [(at, number(at)) for at in dict.fromkeys((low, 0.0, (low + high) / 2, high))]
-    return interval_chart(rows, low=low, high=high, ticks=ticks, zero=0.0)
-
-
-def score_row(label: str, score: Score, *, judged: bool, strong: bool = False) -> IntervalRow:
-    """A chart's row with the success rate, or the mean return where no success is `judged`."""
-    errors = f", {score.errors:,} err" if score.errors else ""
-    if judged:
-        interval, value = score.success.interval, score.rate
-        text = percent(value)
-        kind, n = "success", score.success.n
-    else:
-        interval, value = score.returns.interval, score.returns.value
-        text = number(value)
-        kind, n = "finished", score.n
-    return IntervalRow(
-        label=label,
-        value=value,
-        interval=interval,
-        text=text,
-        bounds=interval_text(interval, percents=judged) if interval else "",
-        count=f"n = {n:,}{errors}",
-        strong=strong,
-        kind=kind,
-    )
-
-
-def _length_section(run: RecordedRun) -> Section | None:
-    ended = [e for e in run.report.episodes if e.outcome is not Outcome.ERROR]
-    if not ended:
-        return None
-    groups = {
-        outcome.value: [e.steps for e in ended if e.outcome is outcome]
-        for outcome in Outcome
-        if any(e.outcome is outcome for e in ended)
+    chart = {
+        "draw": "results",
+        "judged": judged,
+        "overall": report.overall.to_json(),
+        "suites": [score.to_json() for score in report.suites],
+        "tasks": [score.to_json() for score in report.tasks],
     }
-    medians = [
-        (kind, kind, f"median {statistics.median(steps):,.10g} steps, n = {len(steps):,}")
-        for kind, steps in groups.items()
-    ]
-    cut = sum(e.truncated for e in ended)
+    if not judged:
+        return section("success", "Return per task", chart, lead="Means, with 95 % t-intervals.")
+    lead = "Dots are rates, bars their 95 % intervals; errors are not in n."
+    lead = " ".join([lead, *(each for each in report.cautions if each in (ONCE, SHARED))])
+    return section("success", "Success per task", chart, lead=lead)
+
+
+def _length_section(run: RecordedRun) -> Widget:
+    episodes = run.report.episodes
+    ended = episodes.rows(*(each for each in Outcome if each is not Outcome.ERROR))
+    cut = int(episodes.columns["truncated"][ended].sum())
     lead = f"{cut:,} of {len(ended):,} ended at a step limit (truncated)." if cut else None
-    body = join(histogram(groups), legend(medians))
-    return Section(anchor="lengths", title="Episode lengths", body=body, lead=lead)
+    return section("lengths", "Episode lengths", lead=lead)
 
 
-def _facts_section(run: RecordedRun) -> Section:
+def _facts_section(run: RecordedRun) -> Widget:
     """How the run was made, enough to make it again: command, configuration, versions."""
     command = run.about.get("command")
     words = [str(word) for word in command] if isinstance(command, list) else []
     shown = shlex.join([Path(words[0]).name, *words[1:]]) if words else "not recorded"
     lists = [
-        ("Configuration", _flat(run.report.config)),
-        ("Versions", _flat(run.about.get("versions") or {"hocket": run.report.version})),
-        ("Machine", _flat(run.about.get("machine") or {})),
+        ("Configuration", run.report.config),
+        ("Versions", run.about.get("versions") or {"hocket": run.report.version}),
+        ("Machine", run.about.get("machine") or {}),
     ]
-    columns = [
-        tag(
-            "div",
-            tag("h3", title),
-            tag("dl", ((tag("dt", k), tag("dd", v)) for k, v in facts)),
-        )
-        for title, facts in lists
-        if facts
-    ]
-    level = join(tag("b", run.report.exactness), ": ", run.report.claim.sentence)
-    body = join(
-        tag("pre", shown, class_="wrap"),
-        tag("p", "Exactness ", level, class_="note"),
-        tag("div", *columns, class_="facts"),
+    claim = ("Exactness ", bold(str(run.report.exactness)), f": {run.report.claim.sentence}")
+    return section(
+        "run",
+        "How it was run",
+        {"draw": "pre", "text": shown},
+        widgets.note(*claim),
+        {"draw": "facts", "lists": lists},
     )
-    return Section(anchor="run", title="How it was run", body=body)
-
-
-def _flat(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The names and values of settings; what is unset is left out, what is nested has a name with
-    dots."""
-    found: list[tuple[str, str]] = []
-    for key, value in facts.items():
-        if isinstance(value, Mapping):
-            found += [(f"{key}.{inner}", text) for inner, text in _flat(value)]
-        elif isinstance(value, (list, tuple)):
-            found += [(str(key), ", ".join(map(str, value)))] if value else []
-        elif isinstance(value, int) and key.endswith("_bytes"):
-            found.append((key.removesuffix("_bytes"), f"{value / 2**30:.1f} GiB"))
-        elif value is not None:
-            found.append((str(key), str(value)))
-    return found

@@ -1,4 +1,4 @@
-"""The videos of a run on its page: failures first, which are missing, and a picture of each."""
+"""The films of a run on its page: which are missing, and a picture of each."""
 
 from __future__ import annotations
 
@@ -6,88 +6,45 @@ import base64
 from fractions import Fraction
 from pathlib import Path
 
-from hocket.core.data import Episode, Outcome
-from hocket.results.page.episodes import Listed, camera_name
-from hocket.results.page.markup import Markup, Section, breakable, file_link, join, tag
+from hocket.results.page.widgets import Widget, bold, code, note
 from hocket.results.recorded import RecordedRun
 from hocket.system.text import counted
 
-_MOST_CARDS = 48
 _NAMED = 6
 """Trials that are named where only some can be."""
 _POSTER_WIDTH = 320
 
 
-def video_section(run: RecordedRun, listed: Listed) -> Section | None:
-    """A card for each video, failures first; None where there is none, and none is missing."""
-    first = sorted(listed.episodes, key=lambda e: e.outcome is not Outcome.FAILURE)
-    videos = [(e, file) for e in first for file in run.videos(e)]
-    missing = _missing_videos(run)
-    if not videos and missing is None:
+def filmed_note(run: RecordedRun) -> Widget | None:
+    """Of how many episodes the films were chosen that were made while they ran."""
+    if not run.films:
         return None
-    cards = [
-        _card(run, episode, file, listed.anchors[episode.trial])
-        for episode, file in videos[:_MOST_CARDS]
-    ]
-    more = len(videos) - len(cards)
-    words = f"{more:,} more are linked in the table of episodes."
-    note = tag("p", words, class_="note") if more else None
-    body = join(missing, tag("div", *cards, class_="gallery"), note)
-    return Section(
-        anchor="videos",
-        title="Videos",
-        lead="Failures first. They lie beside this page and are loaded when they are played.",
-        body=body,
+    words = (
+        f"{run.films['filmed']:,} of {run.films['ended']:,} episodes were filmed while they ran, "
+        f"since their envs cannot be shown again; no more films can be made of this run."
     )
+    if lacked := run.films["lacked"]:
+        words += f" {counted(lacked, 'film')} did not fit into --video-mb and were not kept."
+    return note(words)
 
 
-def _missing_videos(run: RecordedRun) -> Markup | None:
+def missing_note(run: RecordedRun) -> Widget | None:
+    """Which films are still to be made, and how."""
     missing = run.missing_videos
     if not missing:
         return None
     names = ", ".join(episode.trial.id for episode in missing[:_NAMED])
     more = f" and {len(missing) - _NAMED:,} more" if len(missing) > _NAMED else ""
-    return tag(
-        "p",
-        tag("b", f"{counted(len(missing), 'episode')} not filmed yet: "),
+    place = f"{run.folder.parent.name}/{run.name}"
+    return note(
+        bold(f"{counted(len(missing), 'episode')} not filmed yet: "),
         f"{names}{more}. Make the videos with ",
-        tag("code", f"hocket video {run.folder.parent.name}/{run.name}"),
+        code(f"hocket video {place}"),
         ", then this page with ",
-        tag("code", f"hocket report {run.folder.parent.name}/{run.name}"),
+        code(f"hocket report {place}"),
         ".",
-        class_="alert",
+        kind="alert",
     )
-
-
-def _card(run: RecordedRun, episode: Episode, file: str, anchor: str) -> Markup:
-    trial, kind = episode.trial, episode.outcome.value
-    words = f"seed {trial.seed} · {episode.steps:,} steps · {camera_name(file)}"
-    text = join(
-        tag("a", breakable(run.task_name(trial)), href=f"#{anchor}"),
-        tag("div", tag("span", kind, class_=f"badge k-{kind}"), class_="sub"),
-        tag("div", words, class_="sub"),
-    )
-    return screen(run, file, text, kind=kind)
-
-
-def screen(run: RecordedRun, file: str, text: Markup, *, kind: str) -> Markup:
-    """A video to be played, with what is said of it; `kind` is its outcome."""
-    shown = player(file_link(file), run.folder / file)
-    return tag("figure", shown, tag("figcaption", text), class_="card", data_outcome=kind)
-
-
-def player(source: str, file: Path) -> Markup:
-    """A video behind its poster, which is loaded once it is played."""
-    video = tag(
-        "video",
-        src=source,
-        controls=True,
-        muted=True,
-        playsinline=True,
-        preload="none",
-        poster=poster(file),
-    )
-    return tag("div", video, class_="screen")
 
 
 def poster(path: Path) -> str | None:

@@ -102,10 +102,20 @@ def is_alive(status: Mapping[str, Any] | None, now: float) -> bool:
     if status is None or status.get("ended"):
         return False
     silent_s = now - float(status.get("at", 0.0))
-    if status.get("host") == socket.gethostname() and Path("/proc/self").exists():
+    if status.get("host") == socket.gethostname():
         # A process that only hangs is not dead.
-        return silent_s < _HUNG_S and Path(f"/proc/{status.get('process')}").exists()
+        return silent_s < _HUNG_S and _exists(int(status.get("process", 0)))
     return silent_s < HEARTBEAT_S
+
+
+def _exists(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except PermissionError:
+        return True
+    except (ProcessLookupError, OverflowError):
+        return False
+    return True
 
 
 class _Lane(NamedTuple):

@@ -242,9 +242,10 @@ def lines(tally: Tally) -> list[str]:
         found.append(
             f"{speed.steps_per_s:,.0f} env steps/s, mean batch {batch} of {tally.lanes} lanes"
         )
+        cores = speed.cores_busy
         found.append(
-            f"cores {100 * speed.cores_busy:.0f} % busy, "
-            f"policy {100 * speed.policy_busy:.0f} % busy"
+            ("" if cores is None else f"cores {100 * cores:.0f} % busy, ")
+            + f"policy {100 * speed.policy_busy:.0f} % busy"
         )
     return [*found, waits] if waits else found
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import time
+from array import array
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
+
+import numpy as np
 
 from hocket.core.data import Episode, Outcome
 from hocket.core.events import (
@@ -27,7 +31,14 @@ from hocket.core.events import (
 )
 from hocket.results import stats
 from hocket.results.report import Throughput
+from hocket.results.scores import VALUES, rate_of_trials
+from hocket.system import machine
 
+_NO_PART = -1.0
+"""The value of a trial that is no part of a rate."""
+_CPU_EVERY_S = 2.0
+_LEAST_CPU_S = 0.2
+"""Processor time is counted in hundredths of a second for each process: less tells nothing."""
 WINDOW_S = 10.0
 """Current speeds cover this many seconds, so that a slow start does not weigh on them for ever."""
 
@@ -39,7 +50,8 @@ class Speed:
     steps_per_s: float
     episodes_per_s: float
     mean_batch: float | None
-    cores_busy: float
+    cores_busy: float | None
+    """None where the workers' processor time is not known."""
     policy_busy: float
 
 
@@ -49,6 +61,8 @@ class _Moment(NamedTuple):
     time: float
     work: WorkDone
     episodes: int
+    cpu: tuple[float, float] | None
+    """Processor seconds of this process and all below it, and when they were looked at."""
 
 
 class Tally:
@@ -74,9 +88,14 @@ class Tally:
         self.sites: Sequence[SiteState] = ()
         """The machines, where the run is on several."""
         self._sealed: dict[str, Episode] = {}
-        self._unsealed: dict[str, Outcome] = {}
+        self._unsealed: dict[str, tuple[Outcome, int]] = {}
         """Trials that ended and whose files are not sealed: what they recorded may yet be lost, and
-        then they run again."""
+        then they run again. Beside the outcome stands which of the values below is its own."""
+        self._values, self._tasks, self._seeds = array("d"), array("q"), array("q")
+        """What each trial that ended counts in a rate, its task and its seed."""
+        self._numbers: dict[tuple[str, str], int] = {}
+        self._independent = False
+        self._rate, self._rated = stats.rate(0, 0), (0, 0)
         self._began: float | None = None
         """When the first batch was sent to the policy, or a site was first known to run something:
         speeds count from here."""
@@ -86,30 +105,42 @@ class Tally:
         self.work = WorkDone()
         """What was done in this part of the run."""
         self._recent: deque[_Moment] = deque()
+        self._counts_cpu = False
+        self._cpu: tuple[float, float] | None = None
+        self._cpu_began: tuple[float, float] | None = None
 
     def on(self, event: Event) -> None:
         if isinstance(event, BatchInferred):
             if self._began is None:
                 self._began, self.phase = event.began, "running"
+                self._look_at_cpu()
+                self._cpu_began = self._cpu
             self._mark(event.time)
             work = self.work
-            self.work = work._replace(
-                delivered=work.delivered + len(event.delivered) - event.delivered.count(None),
-                batches=work.batches + 1,
-                inferred_s=work.inferred_s + (event.ended - event.began),
+            self.work = WorkDone(
+                work.steps,
+                work.executed,
+                work.delivered + len(event.delivered) - event.delivered.count(None),
+                work.batches + 1,
+                work.worked_s,
+                work.inferred_s + (event.ended - event.began),
             )
         elif isinstance(event, ChunksExecuted):
             self._mark(event.time)
             work = self.work
-            self.work = work._replace(
-                executed=work.executed + len(event.lanes),
-                steps=work.steps + sum(event.steps),
-                worked_s=work.worked_s + sum(event.busy),
+            self.work = WorkDone(
+                work.steps + sum(event.steps),
+                work.executed + len(event.lanes),
+                work.delivered,
+                work.batches,
+                work.worked_s + sum(event.busy),
+                work.inferred_s,
             )
         elif isinstance(event, EpisodesEnded):
             self._now = max(self._now, event.time)
-            self.outcomes.update(episode.outcome for episode in event.episodes)
-            self._unsealed.update({e.trial.id: e.outcome for e in event.episodes})
+            for episode in event.episodes:
+                self._unsealed[episode.trial.id] = (episode.outcome, len(self._values))
+                self._count(episode)
         elif isinstance(event, EpisodesSealed):
             for episode in event.episodes:
                 self._unsealed.pop(episode.trial.id, None)
@@ -117,7 +148,8 @@ class Tally:
         elif isinstance(event, AttemptFailed):
             self.failed_attempts += 1
             if (lost := self._unsealed.pop(event.trial.id, None)) is not None:
-                self.outcomes[lost] -= 1
+                self.outcomes[lost[0]] -= 1
+                self._values[lost[1]] = _NO_PART
         elif isinstance(event, LanesReady) and self._began is None:
             self.phase = "warming up the policy"
         elif isinstance(event, WorkerChanged):
@@ -128,6 +160,7 @@ class Tally:
         elif isinstance(event, TrialsPlanned):
             self.planned += len(event.trials)
         elif isinstance(event, RunEnded):
+            self._look_at_cpu()
             self.complete = event.complete
             self.phase = "done" if event.complete else "interrupted"
         elif isinstance(event, SitesChanged):
@@ -148,10 +181,21 @@ class Tally:
 
     @property
     def rate(self) -> stats.Rate:
-        won = self.outcomes[Outcome.SUCCESS]
-        return stats.rate(
-            won, won + self.outcomes[Outcome.FAILURE], errors=self.outcomes[Outcome.ERROR]
-        )
+        """That of the report, reckoned anew when a hundredth more trials have ended."""
+        state, known = (self.done, self.failed_attempts), self._rated[0]
+        if state != self._rated and (self.done in (known, self.planned) or self._is_due):
+            columns = (self._values, self._tasks, self._seeds)
+            values, tasks, seeds = (np.array(column) for column in columns)
+            has_part = values != _NO_PART
+            self._rate = rate_of_trials(
+                values[has_part], tasks[has_part], seeds[has_part], independent=self._independent
+            )
+            self._rated = state
+        return self._rate
+
+    @property
+    def _is_due(self) -> bool:
+        return abs(self.done - self._rated[0]) * 100 >= self.done
 
     @property
     def left_s(self) -> float | None:
@@ -166,14 +210,14 @@ class Tally:
         span = self._now - self._recent[0].time if len(self._recent) > 1 else 0.0
         if span <= 0:
             return None
-        (_, before, episodes), now = self._recent[0], self.work
+        (_, before, episodes, _), now = self._recent[0], self.work
         batches = now.batches - before.batches
         inferred_s = now.inferred_s - before.inferred_s
         return Speed(
             steps_per_s=(now.steps - before.steps) / span,
             episodes_per_s=(self.done - episodes) / span,
             mean_batch=(now.delivered - before.delivered) / batches if batches else None,
-            cores_busy=min(1.0, (now.worked_s - before.worked_s) / span / self.cores),
+            cores_busy=self._cores_busy(self._recent[0].cpu),
             policy_busy=min(1.0, inferred_s / span / self._concurrency),
         )
 
@@ -186,7 +230,8 @@ class Tally:
             chunks=total.executed,
             batches=total.batches,
             policy_busy=_share(total.inferred_s, wall_s * self._concurrency),
-            cores_busy=_share(total.worked_s, wall_s * self.cores),
+            cores_busy=self._cores_busy(self._cpu_began),
+            worked_s=total.worked_s,
             wall_s=wall_s,
             lanes=self.lanes,
             cores=self.cores,
@@ -198,8 +243,28 @@ class Tally:
         self.lanes, self.cores = event.lanes, event.cores
         self._concurrency = event.policy.concurrency
         self.carried = len(event.done)
-        self.outcomes.update(episode.outcome for episode in event.done)
+        self._independent, self._counts_cpu = event.independent_starts, event.counts_cpu
+        for episode in event.done:
+            self._count(episode)
         self._sealed.update({episode.trial.id: episode for episode in event.done})
+
+    def _look_at_cpu(self) -> None:
+        spent = machine.cpu_s() if self._counts_cpu else None
+        self._cpu = None if spent is None else (spent, time.perf_counter())
+
+    def _cores_busy(self, since: tuple[float, float] | None) -> float | None:
+        """The share of the cores' time that this process and all below it used since then."""
+        if since is None or self._cpu is None or self._cpu[1] - since[1] < _LEAST_CPU_S:
+            return None
+        (before, began), (after, at) = since, self._cpu
+        return min(1.0, max(0.0, after - before) / (at - began) / machine.cores())
+
+    def _count(self, episode: Episode) -> None:
+        self.outcomes[episode.outcome] += 1
+        trial = episode.trial
+        self._values.append(VALUES.get(episode.outcome, _NO_PART))
+        self._tasks.append(self._numbers.setdefault((trial.suite, trial.task), len(self._numbers)))
+        self._seeds.append(trial.seed)
 
     def _hear_sites(self, event: SitesChanged) -> None:
         self.sites = event.sites
@@ -219,7 +284,9 @@ class Tally:
         self._last = at
         self._now = max(self._now, at)
         if not self._recent or at - self._recent[-1].time > 0.5:
-            self._recent.append(_Moment(at, self.work, self.done))
+            if self._cpu is not None and time.perf_counter() - self._cpu[1] > _CPU_EVERY_S:
+                self._look_at_cpu()
+            self._recent.append(_Moment(at, self.work, self.done, self._cpu))
             while self._recent[0].time < at - WINDOW_S:
                 self._recent.popleft()
 

@@ -4,38 +4,39 @@ from __future__ import annotations
 
 import datetime
 import re
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
-
 from hocket.core.contracts.policy import Policy
 from hocket.core.contracts.recorder import Reader
-from hocket.core.data import Outcome, Trial
 from hocket.errors import RunFolderError, UsageError
-from hocket.records.folder import RunFolder
-from hocket.records.ledger.view import LedgerView
-from hocket.results.card import FILE_NAME, Card, same_bits, with_trials
+from hocket.results.card import FILE_NAME, Card, part_of, same_bits
 from hocket.results.card_text import eval_results, markdown
-from hocket.results.comparing.compare import RunComparison, compare_runs, signed
-from hocket.results.comparing.side import Side
+from hocket.results.comparing.gap import Gap
 from hocket.results.recorded import open_recorded
+from hocket.results.stats import Rate
+from hocket.results.tables import percent
+from hocket.runs.checks.card_plan import (
+    CardPlan,
+    Rerun,
+    config_for,
+    rate_on_tasks,
+    run_trials,
+    setting_gaps,
+    what_differs,
+)
 from hocket.runs.config import EvalConfig
-from hocket.runs.run import Run
 from hocket.system.durable import write_atomic
 
 MARKDOWN = "card.md"
 HUB_FOLDER = ".eval_results"
-_RERUN = (
-    *("replan", "ensemble", "delay", "method", "first_chunk"),
-    *("max_steps", "exact"),
-)
-"""Settings that a card's numbers are about, and that a check of it therefore takes from it. None of
-them names a file or any code."""
+__all__ = ["CardCheck", "check_card", "config_for", "write_card"]
 
 Standing = Literal["equal", "agrees", "refuted", "undecided"]
+_WEAKEST: tuple[Standing, ...] = ("refuted", "undecided", "agrees", "equal")
 
 
 def write_card(folder: Path, out: Path, *, dataset: str | None = None) -> list[Path]:
@@ -43,11 +44,7 @@ def write_card(folder: Path, out: Path, *, dataset: str | None = None) -> list[P
     run = open_recorded(folder)
     if not run.report.episodes:
         raise RunFolderError(f"No trial of {folder} has ended: there is nothing to put on a card.")
-    is_independent = False
-    if RunFolder.at(folder).ledger.exists():
-        with LedgerView.open(folder) as ledger:
-            is_independent = bool(ledger.meta().get("independent_starts", False))
-    card = Card.of(run, independent_starts=is_independent)
+    card = Card.of(run)
     out.mkdir(parents=True, exist_ok=True)
     written = [out / FILE_NAME, out / MARKDOWN]
     card.save(written[0])
@@ -65,42 +62,83 @@ def write_card(folder: Path, out: Path, *, dataset: str | None = None) -> list[P
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardCheck:
-    """What came of running a sample of a card's trials again."""
+    """What came of running a sample of a card's trials again, and fresh ones beside."""
 
-    standing: Standing
-    comparison: RunComparison
-    """a is the new run, b the card."""
+    of_sample: Standing
+    rerun: Rerun
+    """The sample."""
     sampled: int
     equal: int
     """Trials that ended alike to the bit: outcome, steps and return."""
     within: float
     """How far apart the rates may be, 0 to 1, for them to agree."""
     differences: tuple[str, ...]
-    """What the card says it was made with, and this run was not."""
+    """What the card says that it was made with, and this run was not, in sentences."""
+    seed: int
+    """Drew the sample and the fresh starts."""
+    fresh_rate: Rate | None
+    """The rate from starts that the card does not hold; None where none were run."""
+    card_rate: Rate
+    """What it is held against."""
+    left_out: str
+    """What the card says nothing of, and what that may hide; empty where it has all of its plan."""
+
+    @property
+    def fresh(self) -> Gap | None:
+        """This run less the card, over fresh starts."""
+        return None if self.fresh_rate is None else Gap.of_rates(self.fresh_rate, self.card_rate)
+
+    @property
+    def of_fresh(self) -> Standing | None:
+        """What the fresh starts say; None where none were run."""
+        return None if self.fresh_rate is None else _standing(self.fresh, self.within)
+
+    @property
+    def standing(self) -> Standing:
+        """The weaker of what the sample and the fresh starts say."""
+        return min(filter(None, (self.of_sample, self.of_fresh)), key=_WEAKEST.index)
 
     @property
     def sentence(self) -> str:
         """The verdict in words."""
-        found = self.comparison.comparison.overall
-        if self.standing == "equal":
+        return " ".join(filter(None, [self._sample_told, self.left_out, self._fresh_told]))
+
+    @property
+    def _sample_told(self) -> str:
+        if self.of_sample == "equal":
             return f"Verified: all {self.sampled} trials are equal to the card to the bit."
-        if found.interval is None or found.value is None:
+        gap, count = self.rerun.gap, self.rerun.unjudged
+        if gap is None:
             return "Too few to tell: no trial of the sample could be judged on both sides."
-        low, high = found.interval.low, found.interval.high
-        told = (
-            f"{signed(found.value, percents=True)} points against the card on {found.n} trials, "
-            f"95 % interval [{signed(low, percents=True)}, {signed(high, percents=True)}]; "
-            f"{self.equal} of {self.sampled} equal to the bit."
-        )
-        reach = 100 * max(abs(low), abs(high))
-        if self.standing == "agrees":
-            return f"Agrees within ±{reach:.1f} points: {told}"
-        if self.standing == "refuted":
-            return f"Refuted: {told}"
+        without = f", of {count} of which it has no outcome" if count else ""
+        told = f"{gap} against the card on {gap.n} trials{without}"
         return (
-            f"Too few to tell: {told} Less than ±{100 * self.within:.0f} points is asked for; give "
-            "a larger --sample."
+            f"{self._words(gap)}: {told}; {self.equal} of {self.sampled} equal to the bit."
+            f"{self._advice(gap, '--sample')}"
         )
+
+    @property
+    def _fresh_told(self) -> str:
+        if self.fresh_rate is None:
+            return ""
+        if self.fresh is None:
+            return "Too few to tell: no fresh start could be judged."
+        return (
+            f"{self._words(self.fresh)} on {self.fresh.n} fresh starts: "
+            f"{percent(self.fresh_rate.value)} where the card says {percent(self.card_rate.value)} "
+            f"(n = {self.card_rate.n}), {self.fresh}.{self._advice(self.fresh, '--fresh')}"
+        )
+
+    def _words(self, gap: Gap) -> str:
+        agrees = f"Agrees within ±{100 * gap.reach:.1f} points"
+        told: dict[Standing, str] = {"agrees": agrees, "refuted": "Refuted"}
+        return told.get(_standing(gap, self.within), "Too few to tell")
+
+    def _advice(self, gap: Gap, flag: str) -> str:
+        if gap.agreement(self.within) != "undecided":
+            return ""
+        within = f"{100 * self.within:.0f}"
+        return f" Less than ±{within} points is asked for; give a larger {flag}."
 
 
 def check_card(
@@ -108,90 +146,48 @@ def check_card(
     config: EvalConfig,
     *,
     sample: int,
-    sample_seed: int = 0,
+    sample_seed: int | None = None,
+    fresh: int = 0,
     within: float = 0.1,
     policy: Policy | None = None,
     readers: Sequence[Reader] = (),
 ) -> CardCheck:
-    """Run a random sample of a card's trials with an env and a policy that the caller chose, and
-    say whether the outcomes agree. `config` has them; what else the card's numbers are about
-    (replan, start scheme, step limit ...) it must have from `config_for`."""
-    trials = sample_trials(card, config, sample, sample_seed)
-    with Run(config, trials) as run:
-        report = run.finish(policy=policy, readers=readers)
-    if not report.complete:
-        raise UsageError("The check was interrupted; nothing can be said of the card.")
-    chosen = with_trials(card, trials)
-    ours = Side.of_report(report, Path("this run"), trials)
-    found = compare_runs(ours, Side.of_card(chosen, Path("card")))
-    theirs = chosen.episodes
-    equal = sum(same_bits(episode, theirs[episode.trial]) for episode in report.episodes)
+    """Run a random sample of a card's planned trials with an env and a policy that the caller
+    chose, and `fresh` more from starts that the card does not hold; say whether the outcomes agree.
+    `config` is what `config_for` made of the caller's. Without a `sample_seed` one is drawn that
+    nobody could know."""
+    if sample < 1 or fresh < 0:
+        raise UsageError(f"--sample {sample} --fresh {fresh}: at least 1 and at least 0 are run.")
+    if card.report.overall.rate is None:
+        raise UsageError("No trial of this card tells success or failure: nothing can be checked.")
+    if found := setting_gaps(card, config):
+        raise UsageError(
+            "The card's trials cannot be paired with those of this check, since (a: this check, b: "
+            f"the card) {'; '.join(found)}. Leave the flag out to take what the card says."
+        )
+    plan = CardPlan.of(card, config)
+    seed = secrets.randbits(32) if sample_seed is None else sample_seed
+    drawn, new = plan.drawn(sample, seed), plan.fresh(fresh, seed)
+    report = run_trials(config, [*drawn, *new], policy=policy, readers=readers)
+    ours, theirs = {each.trial: each for each in report.episodes}, card.episodes
+    rerun = Rerun.of(report, card, drawn)
+    equal = {trial for trial in drawn if trial in theirs and same_bits(ours[trial], theirs[trial])}
+    unproven = plan.unjudged(card) - equal
+    is_equal = len(equal) == len(drawn) and not unproven & set(plan.trials[: plan.begun])
     return CardCheck(
-        standing=_standing(found, equal=equal, sampled=len(trials), within=within),
-        comparison=found,
-        sampled=len(trials),
-        equal=equal,
+        of_sample="equal" if is_equal else _standing(rerun.gap, within),
+        rerun=rerun,
+        sampled=len(drawn),
+        equal=len(equal),
         within=within,
-        differences=tuple(_differences(card, config)),
+        differences=tuple(what_differs(report, card.report)),
+        seed=seed,
+        fresh_rate=part_of(report, new).overall.success if new else None,
+        card_rate=rate_on_tasks(card, new or drawn),
+        left_out=plan.left_out(card) if unproven else "",
     )
 
 
-def config_for(card: Card, config: EvalConfig) -> EvalConfig:
-    """The configuration of a check: the caller's, with the card's settings that its numbers are
-    about."""
-    theirs = card.report.config
-    plain = {**config.to_plain(), **{k: theirs[k] for k in _RERUN if k in theirs}}
-    plain["env_config"] |= _start_scheme(card)
-    return EvalConfig.from_plain({**plain, "record": "none", "video": "none"})
-
-
-def _start_scheme(card: Card) -> dict[str, str]:
-    """The setting of the card's envs that says how seeds become starts, where one has it."""
-    known = [card.report.config.get("env_config", {})]
-    known += dict(card.report.provenance.get("settings", {})).values()
-    found = [each["start_scheme"] for each in known if "start_scheme" in dict(each)]
-    return {"start_scheme": str(found[0])} if found else {}
-
-
-def sample_trials(card: Card, config: EvalConfig, sample: int, seed: int) -> list[Trial]:
-    """Trials of the card that could be judged, drawn without replacement, in the card's order."""
-    suites = list(dict.fromkeys(trial.suite for trial in card.trials))
-    if set(suites) - set(config.env):
-        raise UsageError(
-            f"The card is of {', '.join(suites)}, but --env names {', '.join(config.env)}: trials "
-            "are the same only in the same env. Name the card's; it is not imported by itself."
-        )
-    judged = [
-        episode.trial
-        for episode in card.report.episodes
-        if episode.outcome in (Outcome.SUCCESS, Outcome.FAILURE)
-    ]
-    if not judged:
-        raise UsageError("No trial of this card tells success or failure: nothing can be checked.")
-    if sample < 1:
-        raise UsageError(f"--sample is {sample}; it must be at least 1.")
-    count = min(sample, len(judged))
-    chosen = np.random.default_rng(seed).choice(len(judged), count, replace=False)
-    return [judged[index] for index in sorted(chosen.tolist())]
-
-
-def _standing(found: RunComparison, *, equal: int, sampled: int, within: float) -> Standing:
-    if equal == sampled:
-        return "equal"
-    overall = found.comparison.overall
-    if overall.interval is None:
-        return "undecided"
-    low, high = overall.interval.low, overall.interval.high
-    if low > 0 or high < 0:
-        return "refuted"
-    return "agrees" if max(-low, high) <= within else "undecided"
-
-
-def _differences(card: Card, config: EvalConfig) -> list[str]:
-    """The names and settings of a card that differ from what was run, as sentences."""
-    theirs, ours = card.report.config, config.to_plain()
-    found = []
-    for key in ("policy", "policy_config"):
-        if theirs.get(key) != ours.get(key):
-            found.append(f"{key} is {ours.get(key)!r} here, {theirs.get(key)!r} on the card")
-    return found
+def _standing(gap: Gap | None, within: float) -> Standing:
+    found = "undecided" if gap is None else gap.agreement(within)
+    return "refuted" if found == "differs" else found

@@ -3,7 +3,8 @@
 `run_check` compares what both say of themselves, runs one chunk through the same path as an
 evaluation and keeps the very arrays that the policy was given: an image upside down or a
 gripper with the wrong sign fits every specification, and shows only there. It resets the trial
-again, there and in a new env: an env that ignores its seed gives results that cannot be repeated.
+again, there, in a new env and after an episode: an env that ignores its seed, or remembers, gives
+results that cannot be repeated.
 """
 
 from __future__ import annotations
@@ -19,20 +20,13 @@ import numpy as np
 from hocket.core import plugins
 from hocket.core.contracts.policy import Binds, Policy, Sends, Sessions
 from hocket.core.contracts.runtime import Runtime, WorkerSpec
-from hocket.core.data import (
-    Actions,
-    Answer,
-    Array,
-    ArraySpec,
-    Batch,
-    EnvSpec,
-    PolicySpec,
-    Row,
-    Trial,
-)
+from hocket.core.data import Actions, Answer, Array, Batch, Row, Trial
 from hocket.core.plugins import did_you_mean
+from hocket.core.specs import ArraySpec, EnvSpec, PolicySpec
+from hocket.engine.inferring.policy_thread import PolicyThread
 from hocket.errors import EnvError, PolicyError, UnknownNameError, WorkerFailed
 from hocket.runs.checks.starts import StartFindings, examine_starts
+from hocket.runs.checks.training_data import Given, Mistake, compare
 from hocket.runs.probe import Probe, check_specs, probe
 from hocket.workers.sinks.pictures import contact_sheet, is_picture, write_png
 
@@ -66,6 +60,8 @@ class CheckResult:
     timing: Probe | None
     problems: tuple[str, ...]
     warnings: tuple[str, ...]
+    mistakes: tuple[Mistake, ...] = ()
+    """What is otherwise than in the data that the policy was trained on, the likeliest first."""
 
     @property
     def pictures(self) -> dict[str, Array]:
@@ -79,7 +75,8 @@ class CheckResult:
                 found[key] = array
             elif array.ndim == 4 and is_picture(array[0]):
                 found.update({f"{key} [{i}]": frame for i, frame in enumerate(array)})
-        return found
+        beside = [mistake.pictures for mistake in self.mistakes]
+        return {name: one for some in (*beside, found) for name, one in some.items()}
 
     def save_contact_sheet(self, path: Path) -> bool:
         """Write the images that the policy was given as one PNG; false where it reads none."""
@@ -101,15 +98,22 @@ class CheckResult:
         parts.append("")
         parts += [Text(f"warning: {text}", style="yellow") for text in self.warnings]
         parts += [Text(f"problem: {text}", style="bold red") for text in self.problems]
-        if not self.problems:
+        for number, mistake in enumerate(self.mistakes, 1):
+            parts.append(Text(f"{number}. {mistake.text}", style="bold red"))
+        if not self.problems and not self.mistakes:
             parts.append(Text("Env and policy fit.", style="bold green"))
         return Group(*parts)
 
 
 def run_check(
-    config: EvalConfig, *, suite: str | None = None, task: str | None = None
+    config: EvalConfig,
+    *,
+    suite: str | None = None,
+    task: str | None = None,
+    data: Path | None = None,
 ) -> CheckResult:
-    """Run the first chunk of one task (the first, by default) and keep what the policy saw."""
+    """Run the first chunk of one task (the first, by default) and keep what the policy saw; with
+    `data` also compare it with the LeRobot dataset that the policy was trained on."""
     from hocket.runs.assembly import Assembly
 
     suite = suite or config.env[0]
@@ -125,17 +129,31 @@ def run_check(
         worker = assembly.worker(policy.spec)
         timing, errors = None, []
         try:
-            timing = probe(runtime, worker, witness, trial, replan=config.replan)
+            timing = probe(
+                runtime, worker, witness, trial, name=config.policy, replan=config.replan
+            )
         except (EnvError, PolicyError, WorkerFailed) as error:
             errors.append(str(error))
         spec = witness.env or _describe(runtime, worker, policy, trial)
-        starts = StartFindings()
+        starts, mistakes = StartFindings(), []
         if timing is not None:
             # Some batched simulators can be made but once in a process.
             elsewhere = assembly.runtime(apart=True) if assembly.is_batched else runtime
             stack.callback(elsewhere.close)
-            starts = examine_starts(elsewhere, worker, trial)
-        problems = [] if spec is None else check_specs(witness.spec, spec)
+            thread = PolicyThread(witness, config.policy)
+            starts = examine_starts(elsewhere, worker, trial, thread)
+            if data is not None and spec is not None:
+                past = policy.spec.history > 1
+                given = Given(
+                    inputs={k: v[-1] if past else v for k, v in witness.inputs.items()},
+                    prompt=witness.prompt,
+                    spec=spec,
+                    trial=trial,
+                    policy=policy,
+                    keys=config.policy_config.get("keys", {}),
+                )
+                mistakes = compare(data, given, elsewhere, worker)
+        problems = [] if spec is None else check_specs(witness.spec, spec, config.policy)
         warnings = [*starts.warnings]
         if spec is not None:
             warnings = [*action_warnings(witness.actions, spec), *warnings, *spec.notes]
@@ -152,6 +170,7 @@ def run_check(
             # An env that lacks a key says so itself as well; the comparison says it better.
             problems=tuple(problems or [*errors, *starts.problems]),
             warnings=tuple(warnings),
+            mistakes=tuple(mistakes),
         )
 
 
@@ -177,7 +196,7 @@ def _describe(runtime: Runtime, worker: WorkerSpec, policy: Policy, trial: Trial
 
     with contextlib.suppress(EnvError, PolicyError, WorkerFailed):
         open_worker = replace(worker, reads=None, cameras=None, history=1)
-        probe(runtime, open_worker, policy, trial, replan=None, fits=keep)
+        probe(runtime, open_worker, policy, trial, name="", replan=None, fits=keep)
     return found[0] if found else None
 
 

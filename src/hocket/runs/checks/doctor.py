@@ -10,6 +10,7 @@ import platform
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 from hocket import rooms
@@ -17,6 +18,7 @@ from hocket.core import plugins
 from hocket.core.contracts.runtime import Examined, Usability
 from hocket.records import provenance
 from hocket.system import machine
+from hocket.system.venvs import build, vulkan
 from hocket.workers.env import gl
 from hocket.workers.shm import create_block
 
@@ -117,7 +119,19 @@ def rendering_findings() -> list[Verdict]:
                 found.append(Verdict("rendering", backend, "slow", detail, advice))
             else:
                 found.append(Verdict("rendering", backend, "ok", detail))
-    return found
+    return [*found, *map(_vulkan, (None, *sorted(build.FOLDER.glob("*/lavapipe"))))]
+
+
+def _vulkan(lavapipe: Path | None) -> Verdict:
+    """The Vulkan device that SAPIEN could use, of the system or of a venv in which one lies."""
+    result = vulkan.probe(None if lavapipe is None else lavapipe.parent)
+    name = "vulkan" if lavapipe is None else f"vulkan ({lavapipe.parent})"
+    devices = "; ".join(result.devices)
+    if result.reason:
+        detail = f"{devices}: {result.reason}" if devices else result.reason
+        advice = "hocket venv maniskill brings one that renders on the CPU"
+        return Verdict("rendering", name, "missing", detail, advice)
+    return Verdict("rendering", name, "slow" if "llvmpipe" in devices else "ok", devices)
 
 
 def extra_findings() -> list[Verdict]:

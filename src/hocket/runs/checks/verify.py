@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from hocket.core.contracts.policy import Policy
-from hocket.core.data import Actions, Array, Batch, Episode, Outcome, PolicySpec, Trial
+from hocket.core.data import Actions, Array, Batch, Episode, Outcome, Trial
 from hocket.core.plugins import did_you_mean
+from hocket.core.specs import PolicySpec
 from hocket.errors import EnvError, PolicyError, RunFolderError, UnknownNameError
 from hocket.records.folder import FolderLike, RunFolder
-from hocket.records.ledger.ledger import Ledger
 from hocket.records.ledger.view import LedgerView
 from hocket.records.state_rows import KeptStates
 from hocket.records.step_rows import load_steps
@@ -198,8 +198,7 @@ def _run(config: EvalConfig, trial: Trial, policy: Policy | None) -> RecordedNum
     )
     with ScratchFolder("replay") as scratch:
         folder = RunFolder.at(scratch.path / "run")
-        ledger = Ledger.create(folder, [trial], {"config": alone.to_plain()})
-        with Run(alone, [trial], ledger) as run:
+        with Run.new(alone, folder.root, [trial]) as run:
             report = run.finish(policy=policy, check=False)
         if not report.complete:
             raise KeyboardInterrupt

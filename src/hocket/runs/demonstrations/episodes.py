@@ -19,8 +19,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hocket.core.data import Array, EnvSpec, Episode, Ref, TaskInfo, Trial
+from hocket.core.data import Array, Episode, Ref, Trial
 from hocket.core.plugins import did_you_mean
+from hocket.core.specs import EnvSpec, TaskInfo
 from hocket.errors import HocketError, RunFolderError, UsageError
 from hocket.records.folder import RunFolder
 from hocket.records.ledger.view import LedgerView
@@ -116,7 +117,7 @@ class Demonstrations:
             folder = self._run.folder.attempt(episode.trial, episode.attempt)
             lacks_pictures = (
                 self._config.images
-                and _may_have_cameras(self._spec(episode.trial))
+                and may_have_cameras(self._spec(episode.trial))
                 and not videos_in(folder, lossless=True)
             )
             lacks_numbers = seen.lacks(with_large=self._config.images)
@@ -128,8 +129,8 @@ class Demonstrations:
                 continue
             self._refuse_loss(episode.trial, seen, lacks_numbers)
             without += lacks_pictures
-        # With `full` every picture was kept, so an env without any has no camera.
-        if without and self._run.config.get("record") != "full":
+        # Where every picture was kept, an env without any has no camera.
+        if without and self._run.config.get("record") not in ("data", "full"):
             self._watcher.note(
                 f"No pictures were kept of {without} episodes, and there are no simulator states "
                 f"to make them from: they are exported without. hocket eval --record full keeps "
@@ -317,7 +318,7 @@ def _refuse_equal_names(keys: Collection[str]) -> None:
             )
 
 
-def _may_have_cameras(spec: EnvSpec) -> bool:
+def may_have_cameras(spec: EnvSpec) -> bool:
     """Of rows the folder says only what the policy reads."""
     shapes = [array.shape for array in spec.observations.values()]
     has_pictures = any(len(shape) == 3 and shape[2] in (3, 4) for shape in shapes)

@@ -13,11 +13,14 @@ from pathlib import Path
 
 from hocket.errors import HocketError, MissingExtraError, UsageError
 from hocket.system.text import did_you_mean
+from hocket.system.venvs import vulkan
 from hocket.system.venvs.table import PINS, VENVS, Venv
 
 FOLDER = Path("venvs")
 STAMP = ".ready"
 """Written into a venv last: one without it is built again from the start."""
+CPU_TORCH = Path(__file__).parents[4] / "tools" / "cpu_torch.py"
+"""In a checkout: leaves CUDA's libraries out where there is no GPU."""
 
 
 def venv_named(name: str) -> Venv:
@@ -82,6 +85,8 @@ def build(name: str, folder: Path) -> None:
             _do(name, command)
     if "torchvision" in venv.packages:
         _mend_torchvision(place)
+    if venv.draws_with_vulkan and vulkan.probe(place).reason:
+        vulkan.unpack(place)
     (place / STAMP).touch()
 
 
@@ -99,10 +104,13 @@ def commands(venv: Venv, place: Path, python: str, pins: str) -> list[list[str]]
     pip = [str(place / "bin" / "python"), "-m", "pip", "install", "--quiet"]
     pip += ["--disable-pip-version-check", "--prefer-binary", "--constraint", pins]
     found = [[python, "-m", "venv", "--clear", str(place)]]
+    if CPU_TORCH.exists() and "torch" in venv.packages:
+        found.append([sys.executable, str(CPU_TORCH), pip[0], PINS[0]])
     if venv.packages:
         found.append([*pip, *venv.packages])
     if venv.bare:
-        found.append([*pip, "--no-deps", *venv.bare])
+        heedless = ["--ignore-requires-python"] if venv.bare_for_any_python else []
+        found.append([*pip, "--no-deps", *heedless, *venv.bare])
     return found
 
 

@@ -3,6 +3,7 @@ algorithm. The spread of its actions stays as it is: a demonstration does not sa
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,16 +13,23 @@ from torch import Tensor, nn
 from hocket.core.contracts.module import Codes, Encodes, HasVelocity
 from hocket.train.algorithms.gradients import added, autocast, clipped
 from hocket.train.algorithms.ranks import Measures, Ranks
-from hocket.train.config import UpdateConfig
+from hocket.train.config import TrainConfig, UpdateConfig
 from hocket.train.data.windows import Window, Windows
 from hocket.train.networks.contract import trainable_parameters
 
-STEPS = 100
-"""Optimizer steps of an update that clones alone: weights are published, and clocks looked at,
+_STEPS = 100
+"""Most optimizer steps of an update that clones alone: weights are published, and clocks looked at,
 between two updates."""
 _NEAR = 0.1
 """Differences of actions below this count by their square, larger ones by their size, so that a few
 odd demonstrations do not outweigh the rest. The recipe of the bundled clone has the same."""
+
+
+def steps_of_update(config: TrainConfig, size: int, ranks: int) -> int:
+    """Optimizer steps of each update of a run that clones alone, each of `size` chunks on every
+    rank: as many in all, in equal parts, as the run's steps ask for."""
+    whole = math.ceil(config.steps / (size * ranks))
+    return math.ceil(whole / math.ceil(whole / _STEPS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,11 +96,11 @@ def _matching(network: Any, window: Window, noise: Tensor) -> Tensor:
     actions, seen = window.actions, window.observation
     if isinstance(network, Codes):
         actions = network.code(actions)
-    start, time = noise[:, :-1].view(actions.shape), torch.sigmoid(noise[:, -1])
+    start, time = noise[:, :-1].view(actions.shape), network.times(noise[:, -1])
     mixed = start + time[:, None, None] * (actions - start)
     features = network.encode(seen) if isinstance(network, Encodes) else seen
     apart: Tensor = (network.velocity(features, mixed, time) - (actions - start)) ** 2
-    return apart
+    return apart[..., : network.real_size]
 
 
 def _counted(off: Tensor, mask: Tensor) -> Tensor:
@@ -106,13 +114,15 @@ class Cloning:
 
     optimizer: torch.optim.Optimizer
     recorded: Demonstrated
+    steps: int
+    """Optimizer steps of an update."""
 
     def update(self, rng: torch.Generator) -> dict[str, float]:
         recorded, config = self.recorded, self.recorded.config
         measures = Measures(recorded.ranks)
         parameters = list(trainable_parameters(recorded.network).values())
         size = config.minibatch_of(recorded.network.chunk_length)
-        for _ in range(STEPS):
+        for _ in range(self.steps):
             found = recorded.gradients(size, rng, measures)
             found, norm = clipped(found, parameters, recorded.ranks, config.max_grad_norm)
             for parameter, one in zip(parameters, found, strict=True):

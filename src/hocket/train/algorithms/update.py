@@ -359,7 +359,8 @@ def _joined(parts: list[Tensor], like: TensorDict) -> Tensor:
 
 
 def counted(network: Trainable, rows: TensorDict) -> Tensor:
-    """Which actions' probabilities count, `[R, T]`: the executed ones, where the network can tell
-    actions apart."""
+    """Which actions' probabilities count, `[R, T]`: the executed ones, where the network tells
+    theirs from the rest."""
     mask: Tensor = rows["mask"]
-    return mask if network.is_factorised else torch.ones_like(mask)
+    tells = network.is_factorised or getattr(network, "tells_executed", False)
+    return mask if tells else torch.ones_like(mask)

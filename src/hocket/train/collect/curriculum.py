@@ -25,7 +25,7 @@ from hocket.train.collect.plan import EVALUATION, Task
 FIRST_SEED = 10_000_000
 """Training seeds of run seed s count up from (s + 1) times this: far from evaluation's."""
 HARD = "hard"
-_LEAST = 0.1
+_LEAST = 0.02
 """The least weight that `hard` gives, so that what is solved is not forgotten."""
 
 
@@ -49,8 +49,10 @@ class Start:
 
 
 def weigh_hard(starts: Sequence[Start]) -> list[float]:
-    """Weigh a start by the share of its episodes that fail, a half before the first."""
-    return [max(_LEAST, 1.0 - (start.succeeded + 1.0) / (start.tried + 2.0)) for start in starts]
+    """Weigh a start by how open its end is, p (1 - p) for a share of successes p: what always
+    succeeds, or never does, teaches nothing. Before the first episode p is a half."""
+    shares = [(start.succeeded + 1.0) / (start.tried + 2.0) for start in starts]
+    return [max(_LEAST, share * (1.0 - share)) for share in shares]
 
 
 Weigh = Callable[[Sequence[Start]], Sequence[float]]

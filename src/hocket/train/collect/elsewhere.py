@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from hocket.core.data import Episode, Trial
 from hocket.core.events import Event
+from hocket.records.program import Known
 from hocket.train.algorithms.stretches import Stretch
 from hocket.train.config import TrainConfig
 from hocket.train.learner.weights import PackedWeights
@@ -60,6 +61,8 @@ class Collecting:
     """Lets the engine here take a turn."""
     learn: Callable[[Mapping[str, Any]], None]
     """Told, on another thread, what sites there are."""
+    program: Known
+    """What the numbers depend on here: sites are held to it."""
 
 
 class Sites(Protocol):

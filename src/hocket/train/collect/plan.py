@@ -34,6 +34,14 @@ def is_evaluation(trial: Trial) -> bool:
     return trial.repeat >= EVALUATION
 
 
+def evaluated_as(trial: Trial) -> Trial | None:
+    """The trial that `hocket eval` runs from the start of an evaluation's, so that both sample with
+    the same noise; None for trials that train."""
+    if not is_evaluation(trial):
+        return None
+    return trial._replace(suite=trial.suite.removeprefix(EVALUATED), repeat=0)
+
+
 def evaluation_trials(tasks: Sequence[Task], number: int, seed: int, episodes: int) -> list[Trial]:
     """The trials of evaluation `number`: the same starts every time."""
     return [
@@ -164,6 +172,9 @@ class Evaluations:
         self._policy = policy
         self._description = description
         self._run = run
+        shared = -(-config.eval_episodes // len(tasks))
+        self._episodes = shared if len(tasks) == 1 else max(2, shared)
+        """Trials of each task."""
         self._schedule = Crossing(config.eval_every)
         self._done_at = 0
         """Env steps of the last evaluation that was due and is done."""
@@ -188,7 +199,7 @@ class Evaluations:
         if self._trials:
             return []
         self._trials = evaluation_trials(
-            self._tasks, self._number, self._config.eval_seed, self._config.eval_episodes
+            self._tasks, self._number, self._config.eval_seed, self._episodes
         )
         self._number += 1
         self._env_steps, self._ended = env_steps, []

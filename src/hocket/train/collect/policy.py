@@ -20,9 +20,10 @@ import torch
 
 from hocket.adapters.policies.devices import keep_threads
 from hocket.core.contracts.policy import Binds, Policy
-from hocket.core.data import Actions, Array, ArraySpec, Batch, EnvSpec, PolicySpec, Row, Trial
+from hocket.core.data import Actions, Array, Batch, Row, Trial, noise_seed
+from hocket.core.specs import ArraySpec, EnvSpec, PolicySpec
 from hocket.engine.chunk_rules import check_answer
-from hocket.errors import SpecMismatchError
+from hocket.errors import PolicyError, SpecMismatchError
 from hocket.train.algorithms.gradients import autocast
 from hocket.train.config import Precision
 from hocket.train.learner.weights import ReceivedWeights, WeightBlock, packed_starts
@@ -64,19 +65,20 @@ class CollectingPolicy:
         network: Any,
         shapes: Shapes,
         *,
-        is_deterministic: Callable[[Trial], bool],
+        evaluated_as: Callable[[Trial], Trial | None],
         held_by: Callable[[Trial], Hashable | None] = lambda _: None,
         replan: int | None = None,
         device: str = "cpu",
         base: Policy | None = None,
         precision: Precision = "fp32",
     ) -> None:
-        """`held_by` names what holds a trial's rows to one version of the weights; with None they
-        follow the newest."""
+        """`evaluated_as` tells the trial whose noise one is evaluated with; None of one that is
+        sampled. `held_by` names what holds a trial's rows to one version of the weights; with None
+        they follow the newest."""
         self._shapes = shapes
         self.block: WeightBlock | ReceivedWeights | None = None
         """Where new weights appear; while it is None the network stays as it was given."""
-        self._is_deterministic, self._held_by = is_deterministic, held_by
+        self._evaluated_as, self._held_by = evaluated_as, held_by
         self._device = torch.device(device)
         self._precision: Precision = precision
         self._live = HeldNetwork(-1, network.to(self._device).eval())
@@ -112,7 +114,7 @@ class CollectingPolicy:
         self._refresh()
         snapshots = [self._snapshot(row) for row in batch.rows]
         wanted = [
-            (snapshot, self._is_deterministic(row.trial))
+            (snapshot, self._evaluated_as(row.trial) is not None)
             for snapshot, row in zip(snapshots, batch.rows, strict=True)
         ]
         arrays = self._arrays(batch)
@@ -125,6 +127,12 @@ class CollectingPolicy:
                 if key not in merged:
                     merged[key] = values
                 merged[key][rows] = values[rows]
+        if not np.isfinite(merged[SAMPLE]).all():
+            # Evaluated, it fails; but nothing can be learnt from such a failure.
+            raise PolicyError(
+                "The network answers with NaN or infinite actions. Look at the losses, lower the "
+                "learning rate, or look at the observations with `hocket check`."
+            )
         for key in (PROMPT, BASE):
             if key in arrays:
                 merged[key] = arrays[key]
@@ -191,10 +199,11 @@ class CollectingPolicy:
     ) -> dict[str, Array]:
         network: Trainable = snapshot.network
         noise = np.zeros((batch.size, network.noise_size), np.float32)
-        if not deterministic:
-            for i, row in enumerate(batch.rows):
-                bits = np.random.Philox(key=row.noise_seed)
-                noise[i] = np.random.Generator(bits).standard_normal(network.noise_size, np.float32)
+        for i, row in enumerate(batch.rows):
+            evaluated = self._evaluated_as(row.trial) if deterministic else None
+            key = row.noise_seed if evaluated is None else noise_seed(evaluated, row.chunk)
+            bits = np.random.Philox(key=key)
+            noise[i] = np.random.Generator(bits).standard_normal(network.noise_size, np.float32)
         keep_threads()
         with torch.no_grad():
             observation = self._staging.upload({**arrays, _NOISE: noise})

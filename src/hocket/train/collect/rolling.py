@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from hocket.core import plugins
 from hocket.core.contracts.policy import Policy
-from hocket.core.data import PolicySpec, Ref, Trial
+from hocket.core.data import Ref, Trial
+from hocket.core.specs import PolicySpec
 from hocket.engine.batches import BatchConfig
 from hocket.engine.chunk_rules import make_rule
 from hocket.engine.config import EngineConfig
@@ -46,7 +47,7 @@ def policy_of(
     return CollectingPolicy(
         network,
         description.shapes,
-        is_deterministic=plan.is_evaluation,
+        evaluated_as=plan.evaluated_as,
         held_by=held_by,
         replan=config.replan,
         device=config.collect_device,

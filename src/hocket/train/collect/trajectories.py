@@ -190,7 +190,8 @@ class Trajectories:
 
     def _end(self, episode: Episode) -> None:
         one = self._open.pop((episode.trial.id, episode.attempt), None)
-        if one is None or episode.outcome is Outcome.ERROR:
+        # What a simulator does that diverged says nothing of the actions.
+        if one is None or episode.outcome is Outcome.ERROR or episode.diverged:
             return
         stretch = self._stretch(
             episode.attempt,

@@ -12,8 +12,9 @@ from hocket.records.folder import RunFolder
 from hocket.results.recorded import open_recorded
 from hocket.runs.demonstrations.chosen import Choice, ExportConfig, Watcher, open_chosen
 from hocket.runs.demonstrations.episodes import Demonstration, Demonstrations
+from hocket.runs.demonstrations.lerobot_dataset import INFO
 from hocket.system.scratch import ScratchFolder
-from hocket.train.data import lerobot
+from hocket.train.data.lerobot import read_dataset
 from hocket.train.data.store import DataWriter, Recorded, Wanted
 from hocket.workers.sinks.encoder import read_pictures
 from hocket.workers.sinks.video import camera_name
@@ -49,8 +50,8 @@ def read_data(names: Sequence[str], wanted: Wanted, out: Path, watcher: Watcher)
 def _episodes(path: Path, wanted: Wanted, watcher: Watcher) -> Iterator[Recorded]:
     if RunFolder.at(path).ledger.is_file():
         return _of_run(path, wanted, watcher)
-    if (path / lerobot.INFO).is_file():
-        return lerobot.read_dataset(path, wanted, watcher)
+    if (path / INFO).is_file():
+        return read_dataset(path, wanted, watcher)
     raise UsageError(
         f"{str(path)!r} is neither a run folder nor a LeRobot dataset (v3.0). `hocket collect` "
         f"makes either of them; a training run records no steps."

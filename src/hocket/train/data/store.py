@@ -16,7 +16,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from hocket.core.data import Array, TaskInfo
+from hocket.core.data import Array
+from hocket.core.specs import TaskInfo
 from hocket.errors import RunFolderError
 from hocket.system.durable import disk_error
 from hocket.train.networks.contract import Shapes

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from hocket.train.algorithms.cloning import Cloning, Demonstrated
+from hocket.train.algorithms.cloning import Cloning, Demonstrated, steps_of_update
 from hocket.train.algorithms.grpo import GRPO
 from hocket.train.algorithms.ppo import PPO
 from hocket.train.algorithms.ranks import Ranks
@@ -196,7 +196,9 @@ class Learner:
         config, beside = self.config, self._demonstrated(run)
         if config.algo == "bc":
             assert beside is not None  # the configuration names them
-            return Cloning(self._optimizer, beside)
+            size = config.minibatch_of(self.network.chunk_length)
+            steps = steps_of_update(config, size, self._ranks.size)
+            return Cloning(self._optimizer, beside, steps)
         # Where a chunk's actions cannot be told apart, only the whole has a probability.
         finest: Level = "action" if self.network.is_factorised else "chunk"
         comparison = RatioRule(

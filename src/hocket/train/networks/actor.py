@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from hocket.core.data import ArraySpec
+from hocket.core.specs import ArraySpec
 from hocket.errors import ConfigError
 from hocket.train.networks.contract import BASE, TASK, Observations, Shapes
 from hocket.train.networks.policies import ActorConfig, FlowConfig
@@ -146,14 +146,13 @@ class FlowActor(FlowNetwork):
     def __init__(self, shapes: Shapes, config: FlowConfig) -> None:
         super().__init__()
         self.chunk_length = config.chunk_length
-        self.action_size = self.flow_size = shapes.action_size
+        self.action_size = self.flow_size = self.real_size = shapes.action_size
         self.inputs = tuple(k for k in sorted(shapes.observations) if k not in shapes.cameras)
         if not self.inputs:
             raise ConfigError("Policy 'flow' sees states only, and the env has none.")
         self.denoising_steps = config.denoising_steps
         self._features = config.features
         chunk = config.chunk_length * shapes.action_size
-        self.noise_size = (config.denoising_steps + 1) * chunk
         size = feature_size(config.features, [shapes.observations[key] for key in self.inputs])
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
@@ -163,7 +162,7 @@ class FlowActor(FlowNetwork):
             self.critics = nn.ModuleList(
                 mlp([size, *config.hidden, 1], last=1.0) for _ in shapes.tasks
             )
-        self.log_std = nn.Parameter(torch.full((config.denoising_steps,), math.log(config.std)))
+        self.sample_by(config, config.std, config.denoising_steps, size)
         self.register_buffer("mean", torch.zeros(len(shapes.tasks), size))
         self.register_buffer("scale", torch.ones(len(shapes.tasks), size))
 
@@ -181,9 +180,9 @@ class FlowActor(FlowNetwork):
         joined = torch.cat((seen, x_t.flatten(1), t[:, None]), -1)
         return by_task(self.fields, joined, task).view(x_t.shape)
 
-    def _look(self, observation: Observations) -> tuple[Any, Tensor]:
+    def _look(self, observation: Observations) -> tuple[Any, Tensor, Tensor]:
         seen = self.encode(observation)
-        return seen, by_task(self.critics, *seen).squeeze(-1)
+        return seen, by_task(self.critics, *seen).squeeze(-1), self._spread(seen[0])
 
 
 class ImageEncoder(nn.Module):  # type: ignore[misc]

@@ -20,8 +20,9 @@ from torch import nn
 
 from hocket.adapters.policies.reference import ACTION_SIZE, CHUNK_LENGTH, unpack
 from hocket.core import plugins
+from hocket.engine.inferring.policy_thread import words
 from hocket.errors import ConfigError, SpecMismatchError, UsageError
-from hocket.train.config import TrainConfig
+from hocket.train.config import OF_FLOWS, TrainConfig
 from hocket.train.learner import checkpoint
 from hocket.train.networks.actor import ResidualConfig
 from hocket.train.networks.contract import BASE, Shapes
@@ -86,11 +87,17 @@ class Description:
             for key, value in self.config.items()
         }
         if _SETTINGS in values:
-            inner = _module(self.network, values.pop(_SETTINGS))
-            return wrap(inner, self.shapes, WrappedConfig(**values))
+            # A module of the user's own draws its first weights, and is asked for a chunk.
+            with torch.random.fork_rng(devices=[]), words():
+                settings = values.pop(_SETTINGS)
+                config = WrappedConfig(**values)
+                torch.manual_seed(config.seed)
+                return wrap(_module(self.network, settings), self.shapes, config)
         module, _, attribute = self.network.partition(":")
         kind = getattr(importlib.import_module(module), attribute)
-        network = kind(self.shapes, kind.Config(**values))
+        _require_config(self.network, kind)
+        with words():
+            network = kind(self.shapes, kind.Config(**values))
         missing = [name for name in _CONTRACT if not callable(getattr(network, name, None))]
         if missing or not isinstance(network, nn.Module):
             raise ConfigError(
@@ -98,6 +105,16 @@ class Description:
                 f"{', '.join(_CONTRACT)}{f'; {missing[0]} is missing' if missing else ''}."
             )
         return network
+
+
+def _require_config(name: str, kind: Any) -> None:
+    """Refuse a class of the user's own that says nothing of how it is configured."""
+    if not dataclasses.is_dataclass(getattr(kind, "Config", None)):
+        raise ConfigError(
+            f"{name} cannot be trained as it stands: it has no dataclass Config, with which "
+            f"training builds it as {name.rpartition(':')[2]}(shapes, config). A module that "
+            f"answers with chunks, and knows nothing of training, is named torch:{name}."
+        )
 
 
 def _module(name: str, settings: Mapping[str, Any]) -> Any:
@@ -115,6 +132,8 @@ def require_trainable(config: TrainConfig) -> None:
     build: Any = adapter.build
     is_network = isinstance(build, type) and issubclass(build, nn.Module)
     is_saved = _saved(config) is not None
+    if is_network and not is_saved:
+        _require_config(config.policy, build)
     if not (is_network or is_saved or hasattr(build, "network") or hasattr(build, "module")):
         raise UsageError(
             f"Policy {config.policy!r} is no network that can be trained here: it tells no "
@@ -180,16 +199,25 @@ def _describe(config: TrainConfig, shapes: Shapes, start: Path | None) -> Descri
         return _describe_module(config, adapter, shapes)
     kind = getattr(adapter.build, "network", config.policy)
     plain = dataclasses.asdict(plugins.configure(adapter, config.policy_config))
-    if config.std is not None and "std" in plain:
-        plain["std"] = config.std
+    plain.update(_of_sampling(config, plain))
     made = Description(network=kind, config=plain, shapes=shapes, replan=config.replan)
     return _with_own_units(made) if config.weights else made
 
 
+def _of_sampling(config: TrainConfig, plain: Mapping[str, Any]) -> dict[str, Any]:
+    """What the user said of how actions are sampled, where the network has such settings."""
+    said = {name: getattr(config, name) for name in ("std", *OF_FLOWS)}
+    given = {name: value for name, value in said.items() if value is not None}
+    unread = [name for name in given if name in OF_FLOWS and name not in plain]
+    if unread:
+        flag = unread[0].replace("_", "-")
+        raise UsageError(f"--{flag} is of flows, and policy {config.policy!r} is none.")
+    return {name: value for name, value in given.items() if name in plain}
+
+
 def _describe_module(config: TrainConfig, adapter: Any, shapes: Shapes) -> Description:
     added = WrappedConfig(critic_features=config.critic_features, seed=config.seed)
-    if config.std is not None:
-        added = dataclasses.replace(added, std=config.std)
+    added = dataclasses.replace(added, **_of_sampling(config, dataclasses.asdict(added)))
     settings = dataclasses.asdict(plugins.configure(adapter, config.policy_config))
     return Description(
         network=config.policy,

@@ -29,7 +29,7 @@ from typing import Any, Protocol
 import numpy as np
 from torch import Tensor
 
-from hocket.core.data import ActionSpec, ArraySpec
+from hocket.core.specs import ActionSpec, ArraySpec
 
 Tensors = Mapping[str, Tensor]
 TASK = "task"
@@ -146,10 +146,12 @@ class Trainable(Protocol):
     """How many standard normal numbers `act` consumes for one row."""
     is_factorised: bool
     """True if the actions of a chunk are independent given the observation. If so, the executed
-    ones have a probability of their own; if not, the whole chunk counts."""
+    ones have a probability of their own; if not, the whole chunk counts, unless the network says
+    `tells_executed`: then the log-probabilities of the executed actions sum to what was done."""
 
     def act(self, observation: Observations, noise: Tensor, *, deterministic: bool) -> Acted:
-        """Make chunks from noise `[B, noise_size]`; the most likely ones if `deterministic`."""
+        """Make chunks from noise `[B, noise_size]`; as they are evaluated if `deterministic`, which
+        for most is the likeliest chunk whatever the noise is."""
         ...
 
     def evaluate(self, observation: Observations, actions: Tensor, extras: Tensors) -> Evaluated:

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from hocket.adapters.policies.rtc import continuations_of
 from hocket.core import plugins
 from hocket.core.contracts.policy import PREFIX, Policy
-from hocket.core.data import Actions, Batch, EnvSpec
+from hocket.core.data import Actions, Batch
+from hocket.core.specs import EnvSpec
 from hocket.errors import ConfigError, UsageError
+from hocket.train.config import Inner, NoiseAt, Spread
 
 if TYPE_CHECKING:
     from torch import nn
@@ -23,6 +25,18 @@ if TYPE_CHECKING:
     from hocket.train.networks.building import Description
 
 FEATURES = ("plain", "metaworld")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlowSampling:
+    """How chains of a flow are sampled, and what of them is learnt from: see `TrainConfig`."""
+
+    noise_at: NoiseAt = "all"
+    """As --noise-at."""
+    inner: Inner = "executed"
+    """As --inner."""
+    spread: Spread = "step"
+    """As --spread."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +83,7 @@ class ActorConfig(ScratchConfig):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FlowConfig(ScratchConfig):
+class FlowConfig(ScratchConfig, FlowSampling):
     """Settings of `flow`."""
 
     std: float = 0.1
@@ -138,7 +152,7 @@ class TrainedPolicy:
         self._wrap = functools.partial(
             CollectingPolicy,
             shapes=description.shapes,
-            is_deterministic=lambda _: not config.sample,
+            evaluated_as=lambda trial: None if config.sample else trial,
             replan=description.replan,
             device=config.device,
             base=_base(description, config),

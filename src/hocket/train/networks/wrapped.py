@@ -8,7 +8,6 @@ parameters are trained where they require gradients.
 from __future__ import annotations
 
 import inspect
-import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
@@ -17,10 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hocket.core.contracts.module import Codes, Decodes, Encodes, HasVelocity
+from hocket.core.contracts.module import Codes, Decodes, DrawsTimes, Encodes, HasVelocity
 from hocket.errors import ConfigError, SpecMismatchError
-from hocket.train.networks.actor import features_of, mlp
+from hocket.train.networks.actor import features_of, mlp, units_of
 from hocket.train.networks.contract import BASE, PROMPT, TASK, Observations, Shapes, history_of
+from hocket.train.networks.policies import FlowSampling
 from hocket.train.networks.sampling import FlowNetwork, GaussianNetwork
 
 _STEPS = 10
@@ -29,11 +29,12 @@ take as many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WrappedConfig:
+class WrappedConfig(FlowSampling):
     """Settings of what is added to a module."""
 
     std: float = 0.1
-    """Spread of actions at the start, or of the noise that each step of a flow adds."""
+    """Spread of actions at the start, in units of half of each one's range; or of the noise that
+    each step of a flow adds, in units of the noise that it begins with."""
     critic_features: str = ""
     """The module's submodule whose output the critic sees."""
     hidden: tuple[int, ...] = (256, 256)
@@ -85,18 +86,22 @@ class WrappedChunk(nn.Module, ABC):  # type: ignore[misc]
         self.chunk_length = chunk.shape[1]
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
-            self.critic = mlp([seen.shape[-1], *config.hidden, 1], last=1.0)
+            self.seen_size = seen.shape[-1]
+            self.critic = mlp([self.seen_size, *config.hidden, 1], last=1.0)
 
     def value(self, observation: Observations) -> Tensor:
         observation = _in_float32(observation)
         if self._features_from:
             self._run(observation)
-        return self._value(observation)
+        value: Tensor = self.critic(self._see(observation)).squeeze(-1)
+        return value
 
-    def _look(self, observation: Observations) -> tuple[Any, Tensor]:
+    def _ran(self, observation: Observations) -> tuple[Any, Tensor, Tensor]:
+        """What the module makes of an observation, the critic's values, and what that sees."""
         observation = _in_float32(observation)
         # The module first: the critic may see what it made of the observation.
-        return self._run(observation), self._value(observation)
+        made, seen = self._run(observation), self._see(observation)
+        return made, self.critic(seen).squeeze(-1), seen
 
     @abstractmethod
     def _first_chunk(self, observation: Observations) -> Tensor:
@@ -105,10 +110,6 @@ class WrappedChunk(nn.Module, ABC):  # type: ignore[misc]
     @abstractmethod
     def _run(self, observation: Observations) -> Any:
         """Run as much of the module as its features need."""
-
-    def _value(self, observation: Observations) -> Tensor:
-        value: Tensor = self.critic(self._see(observation)).squeeze(-1)
-        return value
 
     def _see(self, observation: Observations) -> Tensor:
         """What the critic sees, in units of its own spread. A new critic's loss must not move what
@@ -163,13 +164,21 @@ class GaussianChunk(WrappedChunk, GaussianNetwork):
                 f"{type(module).__name__} draws noise, so that the probability of what it drew is "
                 f"not known. Give it a method `velocity` if its chunks flow from noise."
             )
+        if type(module).forward is nn.Module.forward:
+            raise ConfigError(
+                f"{type(module).__name__} has no method forward(observation), which returns chunks "
+                f"[B, T, A], and no velocity, by which they would flow from noise."
+            )
         super().__init__(module, shapes, config)
         self.noise_size = self.chunk_length * self.action_size
-        shape = (self.chunk_length, self.action_size)
-        self.log_std = nn.Parameter(torch.full(shape, math.log(config.std)))
+        spreads = (config.std * units_of(shapes)[1]).log().repeat(self.chunk_length, 1)
+        self.log_std = nn.Parameter(spreads)
 
     def _first_chunk(self, observation: Observations) -> Tensor:
         return self._run(observation)
+
+    def _look(self, observation: Observations) -> tuple[Tensor, Tensor]:
+        return self._ran(observation)[:2]
 
     def _run(self, observation: Observations) -> Tensor:
         chunk: Tensor = self.module(observation)
@@ -182,12 +191,25 @@ class FlowChunk(WrappedChunk, FlowNetwork):
     def __init__(self, module: nn.Module, shapes: Shapes, config: WrappedConfig) -> None:
         steps = int(getattr(module, "denoising_steps", _STEPS))
         self.flow_size = int(getattr(module, "flow_size", shapes.action_size))
+        is_decoded = isinstance(module, Decodes)
+        self.real_size = int(
+            getattr(module, "real_size", self.flow_size if is_decoded else shapes.action_size)
+        )
         super().__init__(module, shapes, config)
-        self.noise_size = (steps + 1) * self.chunk_length * self.flow_size
-        self.log_std = nn.Parameter(torch.full((steps,), math.log(config.std)))
+        self.sample_by(config, config.std, steps, self.seen_size)
 
     def encode(self, observation: Observations) -> Any:
         return self._run(_in_float32(observation))
+
+    def times(self, drawn: Tensor) -> Tensor:
+        if not isinstance(self.module, DrawsTimes):
+            return FlowNetwork.times(self, drawn)
+        times: Tensor = self.module.times(drawn)
+        return times
+
+    def _look(self, observation: Observations) -> tuple[Any, Tensor, Tensor]:
+        made, value, seen = self._ran(observation)
+        return made, value, self._spread(seen)
 
     def code(self, actions: Tensor) -> Tensor:
         """Where the flow should end for these actions."""

@@ -34,6 +34,7 @@ from hocket.workers.links.guard import Guard
 from hocket.workers.local import bootstrap
 from hocket.workers.local.runtime import ONE_THREAD, start_worker
 from hocket.workers.local.zygote import FORK, REQUEST
+from hocket.workers.variables import Variables
 
 _CODE = "/opt/hocket"
 _LINK = "/run/hocket"
@@ -53,7 +54,7 @@ _MEANINGS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ContainerConfig:
+class ContainerConfig(Variables):
     """What a container is given. It has no network, and sees only files of the image and mounts."""
 
     dockerfile: str = ""
@@ -69,8 +70,6 @@ class ContainerConfig:
     """Most cores of each container."""
     mounts: tuple[str, ...] = ()
     """Folders of this machine to see in the container: /data:/data:ro."""
-    env: tuple[str, ...] = ()
-    """Environment variables: NAME=VALUE."""
     isolate: bool = False
     """A fresh container for every episode, instead of one for each lane."""
 
@@ -163,7 +162,9 @@ class ContainerRuntime:
         words += ["--security-opt", "no-new-privileges"]
         for mount in mounts:
             words += ["--volume", mount]
-        for entry in [f"{key}={value}" for key, value in variables.items()] + list(config.env):
+        # Of a secret the command line has the name: the command takes it from its environment.
+        told = [f"{key}={value}" for key, value in variables.items()]
+        for entry in (*told, *config.env, *config.secrets()):
             words += ["--env", entry]
         if config.memory:
             words += ["--memory", config.memory]
@@ -297,7 +298,7 @@ class Container:
     def _accept(self, link: str) -> socket.socket:
         """Start the container, and take the one connection that it makes."""
         path = os.path.join(link, "socket")
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(path)
             os.chmod(path, 0o666)
             listener.listen(1)

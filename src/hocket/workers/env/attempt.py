@@ -13,18 +13,28 @@ import numpy as np
 from hocket.core import plugins
 from hocket.core.contracts.recorder import (
     EVIDENCE,
+    STREAM,
     AttemptStart,
-    Selective,
     Sink,
     SinkNeeds,
     StepRecord,
     Track,
 )
-from hocket.core.data import Array, Observation, Outcome, Ref, TaskInfo, Trial, noise_seed
+from hocket.core.data import (
+    NOTHING_TOLD,
+    Array,
+    InfoValues,
+    Observation,
+    Outcome,
+    Ref,
+    Trial,
+    noise_seed,
+)
+from hocket.core.outcomes import Goals, told_at_end
+from hocket.core.specs import TaskInfo
 from hocket.core.wire import END_JUDGED, END_SUCCESS, END_TERMINATED, END_TRUNCATED
-
-SUCCESS_KEYS = ("success", "is_success")
-"""Where an env says in `info` whether it has succeeded."""
+from hocket.errors import HocketError, RecorderError
+from hocket.system.accounts import account
 
 
 class Attempt:
@@ -43,19 +53,28 @@ class Attempt:
         """Success at the last step; None where the env did not say."""
         self.is_judged = False
         """The env has said at some step if it succeeded."""
-        self._limit = max_steps or task.max_steps
+        self.told: InfoValues = NOTHING_TOLD
+        """What the env told at the end beside its outcome."""
+        self.limit = max_steps or task.max_steps
         self._won = False
+        self._goals: Goals | None = None
+        """What it has reached, where the env tells more than a bool."""
 
-    def judge(self, info: Mapping[str, Any], *, terminated: bool, truncated: bool) -> int:
+    @property
+    def progress(self) -> float | None:
+        """The share of subgoals that were reached, or the score."""
+        return None if self._goals is None else self._goals.progress()
+
+    def judge(self, info: Mapping[str, Any], terminated: bool, truncated: bool) -> int:  # noqa: FBT001
         """Count one step; flags `END_*` where the episode ends at it, else 0."""
         self.steps += 1
-        self.success = None
-        for key in SUCCESS_KEYS:
-            if key in info:
-                told = info[key]
-                # numpy takes longer for it than all the rest here takes.
-                self.success = told if isinstance(told, bool) else bool(np.any(told))
-                break
+        told = info.get("success")
+        if not info:
+            told = None
+        elif told.__class__ is not bool or self.task.score_key:
+            self._goals = self._goals or Goals()
+            told = self._goals.outcome(info, self.task)
+        self.success = told
         rule = self.task.success_rule
         if self.success is not None:
             self.is_judged = True
@@ -64,7 +83,7 @@ class Attempt:
                 terminated = True
         elif rule == "final":
             self._won = False
-        if self._limit and self.steps >= self._limit and not terminated:
+        if self.limit and self.steps >= self.limit and not terminated:
             truncated = True
         if not (terminated or truncated):
             return 0
@@ -74,7 +93,11 @@ class Attempt:
             | END_JUDGED * self.is_judged
             | END_SUCCESS * self._won
         )
+        self.told = told_at_end(info, self.task) if info else NOTHING_TOLD
         return self.ends
+
+
+NOTHING_NEEDED = SinkNeeds()
 
 
 def build_sinks(refs: Sequence[Ref]) -> list[Sink]:
@@ -92,33 +115,47 @@ class Tracks:
         record: Mapping[str, Any],
         abilities: Collection[str],
         folder: str | None,
+        *,
+        streams: bool = False,
     ) -> None:
         """`folder` is the run's, where `record` names no other: a fleet may be kept for several
-        runs."""
+        runs. Where `record` asks for it, and it `streams`, rows are left here."""
+        self.rows: dict[str, bytes] | None = {} if streams and record.get(STREAM) else None
+        """What files of rows would hold, by their names, once it is sealed."""
         self._sinks = sinks
         self._record = record
         self._abilities = tuple(abilities)
         self._folder = os.path.abspath(record.get("folder") or folder or ".")
         self._tracks: list[Track] = []
-        wanted = [
-            sink.needs_of(task, record, abilities) if isinstance(sink, Selective) else sink.needs
-            for sink in sinks
-        ]
-        self.needs = SinkNeeds(
-            observations=any(needs.observations for needs in wanted),
-            states=any(needs.states for needs in wanted),
-            cameras=tuple(dict.fromkeys(key for needs in wanted for key in needs.cameras)),
-            all_cameras=any(needs.all_cameras for needs in wanted),
-            stride=math.gcd(*(needs.stride for needs in wanted if _looks(needs))) or 1,
-        )
+        self.needs, wanted = NOTHING_NEEDED, list[SinkNeeds]()
+        for sink in sinks:
+            # A Selective sink; to look for that Protocol's methods takes longer than to ask it.
+            ask = getattr(sink, "needs_of", None)
+            wanted.append(sink.needs if ask is None else ask(task, record, abilities))
+        if wanted != [NOTHING_NEEDED] * len(wanted):
+            self.needs = SinkNeeds(
+                observations=any(needs.observations for needs in wanted),
+                states=any(needs.states for needs in wanted),
+                cameras=tuple(dict.fromkeys(key for needs in wanted for key in needs.cameras)),
+                all_cameras=any(needs.all_cameras for needs in wanted),
+                stride=math.gcd(*(needs.stride for needs in wanted if _looks(needs))) or 1,
+            )
         self.looks = _looks(self.needs)
         """A sink asks for observations: of every step, or of one in `needs.stride`."""
+
+    @property
+    def is_brief(self) -> bool:
+        """True if to seal it takes no longer than to say so: a sink of the user's may take any
+        time, and a film its own."""
+        return all(getattr(track, "is_brief", False) for track in self._tracks)
 
     @property
     def is_on(self) -> bool:
         return bool(self._tracks)
 
     def open(self, attempt: Attempt, prompt: str) -> None:
+        if not self._sinks:
+            return
         trial = attempt.trial
         start = AttemptStart(
             trial=trial,
@@ -128,9 +165,13 @@ class Tracks:
             folder=os.path.join(self._folder, "episodes", trial.slug, str(attempt.number)),
             record=self._record,
             abilities=self._abilities,
+            rows=self.rows,
         )
-        for sink in self._sinks:
-            self._tracks.append(sink.open(start))
+        try:
+            for sink in self._sinks:
+                self._tracks.append(sink.open(start))
+        except Exception as exc:  # noqa: BLE001 - told as what it is
+            raise _blamed(exc) from None
 
     def step(
         self,
@@ -143,27 +184,34 @@ class Tracks:
         observation: Observation | None,
         state: Array | None,
     ) -> None:
+        ends = attempt.ends
         record = StepRecord(
-            step=attempt.steps,
-            action=action,
-            reward=reward,
-            terminated=bool(attempt.ends & END_TERMINATED),
-            truncated=bool(attempt.ends & END_TRUNCATED),
-            success=attempt.success,
-            chunk=chunk,
-            age=age,
-            observation=observation,
-            state=state,
+            attempt.steps,
+            action,
+            reward,
+            bool(ends & END_TERMINATED),
+            bool(ends & END_TRUNCATED),
+            attempt.success,
+            chunk,
+            age,
+            observation,
+            state,
         )
-        for track in self._tracks:
-            track.step(record)
+        try:
+            for track in self._tracks:
+                track.step(record)
+        except Exception as exc:  # noqa: BLE001 - told as what it is
+            raise _blamed(exc) from None
 
     def seal(self, outcome: Outcome) -> list[str]:
         """Make everything durable; return the files, relative to the run folder."""
         files: list[str] = []
-        while self._tracks:
-            files += self._tracks.pop(0).seal(outcome)
-        return [os.path.relpath(file, self._folder) for file in files]
+        try:
+            while self._tracks:
+                files += self._tracks.pop(0).seal(outcome)
+        except Exception as exc:  # noqa: BLE001 - told as what it is
+            raise _blamed(exc) from None
+        return self._named(files)
 
     def discard(self) -> None:
         while self._tracks:
@@ -180,7 +228,22 @@ class Tracks:
             except Exception:  # noqa: BLE001 - the error that lost the attempt is the one to tell
                 track.discard()
         self.discard()
-        return [os.path.relpath(file, self._folder) for file in files]
+        return self._named(files)
+
+    def _named(self, files: Sequence[str]) -> list[str]:
+        """Absolute paths as they are from the run folder."""
+        root = f"{self._folder}{os.sep}"
+        return [
+            file[len(root) :] if file.startswith(root) else os.path.relpath(file, self._folder)
+            for file in files
+        ]
+
+
+def _blamed(exc: Exception) -> HocketError:
+    """What records an episode, and not its env, raised this."""
+    if isinstance(exc, HocketError):
+        return exc
+    return RecorderError(f"What records the episode raised {account(exc)}")
 
 
 def _looks(needs: SinkNeeds) -> bool:

@@ -1,7 +1,8 @@
-"""Runs chunks in a worker's env up to their end or the episode's, and keeps what policies read."""
+"""Runs chunks in a worker's env up to their end or the episode's."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,14 +13,23 @@ import numpy as np
 from hocket.core.arrays import first_difference
 from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.data import Array, Observation
-from hocket.core.wire import END_OBSERVED, Course
-from hocket.errors import ObservationError, SecondResetError
+from hocket.core.outcomes import values_in
+from hocket.core.wire import (
+    END_DIVERGED,
+    END_JUDGED,
+    END_OBSERVED,
+    END_SUCCESS,
+    END_TERMINATED,
+    Course,
+)
+from hocket.errors import SecondResetError
 from hocket.workers.env import remarks
 from hocket.workers.env.attempt import Attempt, Tracks
 from hocket.workers.env.live_env import LiveEnv, Turn
+from hocket.workers.env.observation_buffer import ObservationBuffer
 from hocket.workers.env.perturbation import Perturbation
-from hocket.workers.env.spaces import choose, flatten
-from hocket.workers.shm import STOP, Control, Layout, Memory
+from hocket.workers.env.spaces import flatten
+from hocket.workers.shm import STOP, Control
 
 
 @dataclass(slots=True, kw_only=True)
@@ -32,81 +42,13 @@ class ChunkResult:
     busy_s: float = 0.0
     """Seconds that the chunk took, observing included."""
     observe_s: float = 0.0
-    """Seconds of these that were spent observing."""
+    """Seconds of these that were spent observing, and keeping what sinks asked to observe."""
+    is_broken: bool = False
+    """The env raised as it diverged, and may be in any state."""
 
-
-class ObservationBuffer:
-    """Checks observations against the attempt's first one and lays them into shared memory."""
-
-    def __init__(self, reads: tuple[str, ...] | None, history: int, slots: int = 1) -> None:
-        """With more than one of `slots` observations are kept here, and `publish` copies them into
-        the slots of shared memory: the policy may still read one of them."""
-        self._reads = reads
-        self._history = history
-        self._slots = slots
-        self._views: Observation = {}
-        self.last = -1
-        """Step of the newest observation."""
-        self._streak = 0
-        """How many observations of consecutive steps there are, the newest included."""
-        self._extent = 0
-        """Number of keys in the attempt's first observation."""
-        self.layout: Layout | None = None
-        self.memory: Memory = bytearray()
-        """The newest observation: shared with the parent where there is one slot."""
-        self._shared: Memory = self.memory
-
-    def restart(self, arrays: Observation, allocate: Callable[[int], Memory]) -> bool:
-        """Begin an attempt with the observation of its reset; true where the layout is new."""
-        chosen = choose(arrays, self._reads)
-        layout = Layout.of(chosen, self._history)
-        is_new = layout != self.layout
-        if is_new:
-            self._shared = self.memory = allocate(layout.stride * self._slots)
-            if self._slots > 1:
-                self.memory = bytearray(layout.stride)
-            self._views = layout.views(self.memory, 0)
-            self.layout = layout
-        for key, view in self._views.items():
-            view[...] = chosen[key]
-        self._extent = len(arrays)
-        self.last, self._streak = 0, 1
-        self.publish(0)
-        return is_new
-
-    def publish(self, chunk: int) -> None:
-        """Let the parent read the newest observation, in the slot of this chunk."""
-        if self._slots > 1:
-            at = chunk % self._slots * len(self.memory)
-            self._shared[at : at + len(self.memory)] = self.memory
-
-    def push(self, arrays: Observation, step: int) -> None:
-        """Add the observation of a step; with a history the oldest goes."""
-        if self._reads is None and len(arrays) != self._extent:
-            extra = sorted(set(arrays) - set(self._views))
-            if extra:
-                raise ObservationError(
-                    f"The observation of step {step} has a new key {extra[0]!r}, which was not "
-                    f"there at the reset."
-                )
-        for key, view in self._views.items():
-            value = arrays.get(key)
-            held = view if self._history == 1 else view[-1]
-            if value is None or value.shape != held.shape or value.dtype != held.dtype:
-                raise ObservationError(_changed(key, value, held, step))
-            if self._history > 1:
-                view[:-1] = view[1:].copy()
-                view[-1] = value
-            else:
-                view[...] = value
-        self._streak = self._streak + 1 if step == self.last + 1 else 1
-        self.last = step
-
-    def lacks(self, step: int) -> int:
-        """How many more steps have to be observed before the history at this one is whole."""
-        streak = self._streak if step == self.last else 0
-        # Seen at every step since the reset it is whole, however short: it is padded.
-        return self._history - streak if streak < min(self._history, step + 1) else 0
+    def diverge(self) -> None:
+        """End the episode as a failure, whatever the env said."""
+        self.ends = (self.ends & ~END_SUCCESS) | END_DIVERGED | END_JUDGED | END_TERMINATED
 
 
 class ChunkRunner:
@@ -134,6 +76,8 @@ class ChunkRunner:
         self._tracks = tracks
         self._history = spec.history
         self._sinks_look = tracks.looks
+        self._is_recorded = False
+        """A sink follows the steps; known once it is open."""
         needs = tracks.needs
         self._stride = needs.stride
         cameras = self._policy_cameras = spec.cameras
@@ -154,6 +98,19 @@ class ChunkRunner:
         """The action that was executed last, in the env's own space."""
         self._turn: Turn | None = None
         """What the last step gave."""
+        self._remarks: dict[str, bool] = {}
+        """What is to be told of the attempt, and whether it was."""
+
+    def remark(self, *texts: str) -> None:
+        """Note what the user should be told of the attempt; each sentence counts once."""
+        for text in texts:
+            self._remarks.setdefault(text, False)
+
+    def news(self) -> list[str]:
+        """The remarks that were not taken yet."""
+        fresh = [text for text, is_taken in self._remarks.items() if not is_taken]
+        self._remarks.update(dict.fromkeys(fresh, True))
+        return fresh
 
     def reset(self, *, twice: bool = False) -> tuple[Observation, str]:
         """Begin the episode; return its first observation and its prompt, as they are to be seen.
@@ -199,7 +156,11 @@ class ChunkRunner:
 
     def open(self, arrays: Observation, prompt: str) -> None:
         """Begin to record, with the reset as step 0."""
+        self._look_at_numbers()
+        if self._tracks.needs.cameras or self._tracks.needs.all_cameras:
+            self.remark(*remarks.of_pictures(self.attempt.task.name, arrays))
         self._tracks.open(self.attempt, prompt)
+        self._is_recorded = self._tracks.is_on
         self._record(None, 0.0, chunk=-1, observation=arrays)
 
     def run(
@@ -214,10 +175,44 @@ class ChunkRunner:
 
         With a course the lane goes on while the policy thinks: `tell` is called once it was
         observed, where it has steps left then, and only a chunk that nobody wants any more is
-        recalled: what was committed is executed.
+        recalled: what was committed is executed. A simulator that diverges ends the episode.
         """
         began = time.perf_counter()
         result = ChunkResult()
+        try:
+            self._execute(actions, chunk, course, control, tell, result)
+            if self._env.has_diverged():
+                result.diverge()
+        except Exception:
+            if not self._has_diverged():
+                raise
+            result.is_broken = True
+            result.diverge()
+        if result.ends:
+            self._remark_end(result)
+        self.remark(*remarks.of_length(self.attempt))
+        result.busy_s = time.perf_counter() - began
+        return result
+
+    def _has_diverged(self) -> bool:
+        """True if an error of the env follows from a state that is none, as far as that is seen: in
+        the state itself or, where that is hidden, in what came of the step before."""
+        turn, seen = self._turn, self._env.has_diverged()
+        if turn is None or seen is not None:
+            return bool(seen)
+        arrays = {} if turn.observation is None else flatten(turn.observation)[0]
+        is_odd = self._buffer.not_finite or remarks.not_finite(arrays)
+        return bool(is_odd) or not math.isfinite(turn.reward)
+
+    def _execute(
+        self,
+        actions: Array,
+        chunk: int,
+        course: Course | None,
+        control: Control,
+        tell: Callable[[ChunkResult], None],
+        result: ChunkResult,
+    ) -> None:
         self._decided = self._asked
         self._decisions += 1
         observe_at, before, after = course or (len(actions), 0, 0)
@@ -234,17 +229,24 @@ class ChunkRunner:
                 break
             is_held = not before <= done < behind
             action: Any = self._env.hold(self._last) if is_held else actions[done - before]
-            turn = self._turn = self._env.step(self._executed(action))
-            self._last = action
+            is_disturbed = self._perturbation is not None
+            turn = self._env.step(self._disturbed(action) if is_disturbed else action)
+            self._turn, self._last = turn, action
             done += 1
             control.count_step(0)
-            self._judge(turn, result)
+            result.rewards.append(turn.reward)
+            if not math.isfinite(turn.reward):
+                self.remark(remarks.of_reward(self.attempt.task.name))
+            if self._tells:
+                result.infos.append({k: float(v) for k, v in values_in(turn.info).items()})
+            ends = result.ends = self.attempt.judge(turn.info, turn.terminated, turn.truncated)
             if is_held:
                 self._decided = self._asked
             is_past = 0 <= observe_at - done < history or total - done < reach
             source, is_seen = -1 if is_held else chunk, is_past or self._looks_always
-            self._look(turn, action, source, result, is_seen=is_seen)
-            if result.ends:
+            if is_seen or ends or self._is_recorded:
+                self._look(turn, action, source, result, is_seen=is_seen)
+            if ends:
                 break
             if control.command(0, chunk) == STOP:
                 if course is not None:
@@ -252,37 +254,29 @@ class ChunkRunner:
                 # The policy is owed a whole history: with one, a few more steps complete it.
                 self._see(result, turn)
                 total = observe_at = min(total, done + self._buffer.lacks(self.attempt.steps))
-        result.busy_s = time.perf_counter() - began
-        return result
 
-    def _judge(self, turn: Turn, result: ChunkResult) -> None:
-        result.rewards.append(turn.reward)
-        if self._tells:
-            result.infos.append(numbers_in(turn.info))
-        result.ends = self.attempt.judge(
-            turn.info, terminated=turn.terminated, truncated=turn.truncated
-        )
-
-    def _executed(self, action: Array) -> Array:
+    def _disturbed(self, action: Array) -> Array:
         """The action that the env is given: records hold the one that was asked for."""
-        if self._perturbation is None:
-            return action
+        assert self._perturbation is not None
         assert self._env.drive is not None
         return self._perturbation.action(action, self.attempt.steps, self._env.drive.spec)
 
-    def remarks(self) -> list[str]:
-        """What the user should be told, once the episode has ended."""
-        assert self._turn is not None
-        found = remarks.of_end(self.attempt, self._turn.info)
+    def _remark_end(self, result: ChunkResult) -> None:
+        """Note what an episode shows that has ended."""
+        if result.ends & END_DIVERGED or self._turn is None:
+            return
+        self.remark(*remarks.of_end(self.attempt, self._turn.info))
         if "deferred" not in self._env.abilities and not self._sinks_look:
             arrays, _ = flatten(self._turn.observation)
-            found += remarks.of_frames(
-                self.attempt.task,
-                arrays,
-                frames=self.attempt.steps + 1,
-                decisions=self._decisions,
+            steps, decisions = self.attempt.steps, self._decisions
+            found = remarks.of_frames(
+                self.attempt.task, arrays, frames=steps + 1, decisions=decisions
             )
-        return found
+            self.remark(*found)
+
+    def _look_at_numbers(self) -> None:
+        for key in self._buffer.not_finite:
+            self.remark(remarks.of_observation(self.attempt.task.name, key))
 
     def _look(
         self, turn: Turn, action: Array, chunk: int, result: ChunkResult, *, is_seen: bool
@@ -296,7 +290,10 @@ class ChunkRunner:
             result.ends |= END_OBSERVED if result.ends else 0
         elif self._sinks_look and (result.ends or self.attempt.steps % self._stride == 0):
             arrays = self._observe(result, turn, self._sink_cameras)
+        began = time.perf_counter() if self._sinks_look else 0.0
         self._record(action, turn.reward, chunk=chunk, observation=arrays)
+        if self._sinks_look:
+            result.observe_s += time.perf_counter() - began
 
     def _see(self, result: ChunkResult, turn: Turn | None) -> Observation | None:
         """Put the observation of the current step into the buffer, once."""
@@ -305,6 +302,7 @@ class ChunkRunner:
         arrays = self._observe(result, turn, self._all_cameras)
         began = time.perf_counter()
         self._buffer.push(self.for_policy(arrays), self.attempt.steps)
+        self._look_at_numbers()
         result.observe_s += time.perf_counter() - began
         return arrays
 
@@ -326,7 +324,7 @@ class ChunkRunner:
     def _record(
         self, action: Array | None, reward: float, *, chunk: int, observation: Observation | None
     ) -> None:
-        if not self._tracks.is_on:
+        if not self._is_recorded:
             return
         self._tracks.step(
             self.attempt,
@@ -339,31 +337,7 @@ class ChunkRunner:
         )
 
 
-def numbers_in(info: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
-    """The numbers and truth values in `info`, those in dicts under keys with slashes."""
-    found: dict[str, float] = {}
-    for key, value in info.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, Mapping):
-            found.update(numbers_in(value, f"{name}/"))
-        elif isinstance(value, (bool, int, float, np.integer, np.floating, np.bool_)):
-            found[name] = float(value)
-        elif isinstance(value, np.ndarray) and value.size == 1 and value.dtype.kind in "biuf":
-            found[name] = float(value.item())
-    return found
-
-
 def packed_numbers(infos: Sequence[Mapping[str, float]]) -> dict[str, bytes]:
     """The numbers of a chunk's steps as they travel: by key, NaN where a step does not tell."""
     keys = dict.fromkeys(key for info in infos for key in info)
     return {key: np.array([i.get(key, np.nan) for i in infos], "<f8").tobytes() for key in keys}
-
-
-def _changed(key: str, value: Array | None, held: Array, step: int) -> str:
-    was = f"{np.dtype(held.dtype)} {held.shape}"
-    if value is None:
-        return f"The observation of step {step} lacks the key {key!r} ({was} at the reset)."
-    return (
-        f"The observation of step {step} has {key!r} as {value.dtype} {value.shape}; at the reset "
-        f"it was {was}."
-    )

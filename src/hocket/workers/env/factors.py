@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from pathlib import Path
 
 from hocket.core.contracts.runtime import Factor
 from hocket.errors import ConfigError
@@ -69,12 +68,9 @@ def _parse(text: str) -> Factor:
 
 
 def _prompts(file: str) -> dict[str, str]:
-    import yaml
+    from hocket.system.bounded_yaml import read_yaml
 
-    try:
-        found = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as exc:
-        raise ConfigError(f"The prompts {file!r} cannot be read: {exc}") from exc
+    found = read_yaml(file, "The prompts")
     is_sound = isinstance(found, dict) and all(
         isinstance(part, str) for item in found.items() for part in item
     )

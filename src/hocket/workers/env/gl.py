@@ -1,6 +1,6 @@
 """How MuJoCo renders without a screen: EGL where it works, OSMesa otherwise, and on which device.
 
-What the user set in MUJOCO_GL, or in MUJOCO_EGL_DEVICE_ID, is respected.
+What the user set for the env, or else in MUJOCO_GL or MUJOCO_EGL_DEVICE_ID, is respected.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
+from typing import Literal
 
 from hocket.errors import ConfigError, MissingExtraError
 
@@ -66,6 +67,24 @@ class GlProbe:
     devices: tuple[Device, ...]
     reason: str = ""
     """Why there is no device."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GlConfig:
+    """Settings of envs that render with OpenGL."""
+
+    gl: Literal["auto", "egl", "osmesa"] = "auto"
+    """What renders: egl on a GPU, or on the CPU where that is what it finds; osmesa on the CPU."""
+    gl_device: int | None = None
+    """The EGL device that all workers render with, as `hocket doctor` numbers them; otherwise they
+    take turns over those of the best kind."""
+
+    def prefer(self) -> None:
+        """Have this process render so, whoever asks."""
+        if self.gl != "auto":
+            os.environ["MUJOCO_GL"] = self.gl
+        if self.gl_device is not None:
+            os.environ["MUJOCO_EGL_DEVICE_ID"] = str(self.gl_device)
 
 
 _worker_index = 0
@@ -135,7 +154,10 @@ def _turn(devices: tuple[Device, ...], index: int) -> Device:
             if str(device.index) == fixed.strip():
                 return device
         choices = ", ".join(str(device.index) for device in devices)
-        raise ConfigError(f"MUJOCO_EGL_DEVICE_ID={fixed} does not work; these do: {choices}")
+        raise ConfigError(
+            f"EGL device {fixed} (--env.gl-device, or MUJOCO_EGL_DEVICE_ID) does not work; these "
+            f"do: {choices}"
+        )
     on_gpu = tuple(device for device in devices if not device.on_cpu)
     best = on_gpu or devices
     return best[index % len(best)]

@@ -3,8 +3,8 @@ runtime both use it."""
 
 from __future__ import annotations
 
+import contextlib
 import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Protocol
@@ -26,6 +26,7 @@ from hocket.core.wire import (
     Failed,
     Message,
     Observed,
+    Piece,
     Ready,
     Remark,
     Render,
@@ -39,10 +40,10 @@ from hocket.workers.env.attempt import Attempt, Tracks, build_sinks
 from hocket.workers.env.chunk_runner import (
     ChunkResult,
     ChunkRunner,
-    ObservationBuffer,
     packed_numbers,
 )
 from hocket.workers.env.live_env import LiveEnv
+from hocket.workers.env.observation_buffer import ObservationBuffer
 from hocket.workers.env.perturbation import Perturbation
 from hocket.workers.env.spaces import flatten
 from hocket.workers.shm import Control, Memory
@@ -51,7 +52,9 @@ from hocket.workers.shm import Control, Memory
 class Port(Protocol):
     """A Host's way to its parent."""
 
-    def post(self, message: Message) -> None: ...
+    def post(self, message: Message, *, has_more: bool = False) -> None:
+        """Tell the parent something; with `has_more` another message follows at once, and both may
+        go together."""
 
     def leave(self, lane: int, attempt: int, files: Sequence[str]) -> None:
         """Hand over what a lost attempt left, where the parent does not see the folder."""
@@ -83,7 +86,6 @@ class Host:
         self._runner: ChunkRunner | None = None
         self._told: set[tuple[str, str]] = set()
         """Suite and task of the envs whose spec was sent."""
-        self._remarked: set[str] = set()
         self._tasks: dict[type[Any], Callable[[Any], None]] = {
             Describe: lambda message: port.post(self._env.suites.describe(message.suite)),
             Begin: self._begin,
@@ -111,8 +113,8 @@ class Host:
     def _begin(self, message: Begin) -> None:
         try:
             answer = self._reset(message)
-        except (Exception, SystemExit) as exc:  # noqa: BLE001 - told to the parent, whatever it is
-            self._fail(message.attempts[0], exc)
+        except BaseException as exc:  # noqa: BLE001 - told to the parent, whatever it is
+            self._fail(message.attempts[0], message.trials[0][1], exc)
         else:
             self._port.post(answer)
 
@@ -137,7 +139,7 @@ class Host:
         spec = None
         if name not in self._told:
             self._told.add(name)
-            said = remarks.of_reset(env.task, limit=limit, prompt=prompt, reads=self._spec.reads)
+            said = remarks.of_reset(env.task, prompt=prompt, reads=self._spec.reads)
             spec = env.spec(seen, said).to_plain()
         layout = self._buffer.layout
         return Ready(
@@ -168,12 +170,20 @@ class Host:
                 raise WireError(f"Attempt {number} is not running here.")
             drive = self._env.drive
             assert drive is not None
-            actions = drive.decode(message.actions, message.counts[0])
             course = Course(*message.courses[0]) if message.courses else None
-            result = runner.run(actions, chunk, course, self._control, tell)
-        except (Exception, SystemExit) as exc:  # noqa: BLE001 - told to the parent, whatever it is
-            self._fail(number, exc)
+            if (flaw := drive.flaw(message.actions)) == "not finite":
+                result = ChunkResult()
+                result.diverge()
+            else:
+                if flaw:
+                    runner.remark(remarks.of_actions(self._env.task.name))
+                actions = drive.decode(message.actions, message.counts[0])
+                result = runner.run(actions, chunk, course, self._control, tell)
+        except BaseException as exc:  # noqa: BLE001 - told to the parent, whatever it is
+            self._tell_news(number)
+            self._fail(number, self._env.task.name, exc)
             return
+        self._tell_news(number)
         if numbers := packed_numbers(result.infos):
             self._port.post(Told([0], [number], [chunk], [len(result.rewards)], numbers))
         # Where the lane went on after it was observed, that was told already.
@@ -193,32 +203,42 @@ class Host:
             observe_s=[result.observe_s],
             arrays=self._arrays() if is_observed else None,
         )
-        self._port.post(answer)
+        # Where to seal is brief, the parent is woken once for both.
+        is_brief = result.ends and self._tracks is not None and self._tracks.is_brief
+        self._port.post(answer, has_more=bool(is_brief))
         if result.ends:
-            for text in runner.remarks():
-                if text not in self._remarked:  # The user is told once.
-                    self._remarked.add(text)
-                    self._port.post(Remark(text))
             self._seal(number, outcome_of(result.ends))
+        if result.is_broken:
+            with contextlib.suppress(Exception, SystemExit):
+                self._env.close()
+
+    def _tell_news(self, number: int) -> None:
+        """Tell what there is to remark of the running attempt."""
+        if self._runner is not None and self._runner.attempt.number == number:
+            for text in self._runner.news():
+                self._port.post(Remark(0, number, text))
 
     def _seal(self, number: int, outcome: Outcome) -> None:
         """Seal recordings, after the answer: the lane is free already, and waits for no disk."""
-        self._runner = None
         assert self._tracks is not None
+        assert self._runner is not None
+        attempt, self._runner = self._runner.attempt, None
         try:
             files = self._tracks.seal(outcome)
-        except (Exception, SystemExit) as exc:  # noqa: BLE001 - told to the parent, whatever it is
+        except BaseException as exc:  # noqa: BLE001 - told to the parent, whatever it is
             self._tracks.discard()
             self._port.post(Failed.of(0, number, exc))
         else:
-            self._port.post(Sealed(0, number, files))
+            for name, data in (self._tracks.rows or {}).items():
+                self._port.post(Piece(0, number, name, 0, data, b""), has_more=True)
+            self._port.post(Sealed(0, number, files, attempt.progress, attempt.told))
 
     def _render(self, message: Render) -> None:
         try:
             self._drop()
             files = self._replay(message).seal(Outcome(message.outcome))
-        except (Exception, SystemExit) as exc:  # noqa: BLE001 - told to the parent, whatever it is
-            self._fail(message.attempt, exc)
+        except BaseException as exc:  # noqa: BLE001 - told to the parent, whatever it is
+            self._fail(message.attempt, message.trial[1], exc)
         else:
             self._port.post(Sealed(0, message.attempt, files))
 
@@ -258,7 +278,9 @@ class Host:
     def _begin_tracks(self, record: Mapping[str, Any]) -> Tracks:
         """Return the tracks of the next attempt, which runs in the env that was built."""
         env, folder = self._env, self._spec.folder
-        self._tracks = Tracks(self._sinks, env.task, record, env.abilities, folder)
+        streams = not self._spec.sends_files
+        sinks, abilities = self._sinks, env.abilities
+        self._tracks = Tracks(sinks, env.task, record, abilities, folder, streams=streams)
         return self._tracks
 
     def _discard(self, message: Discard) -> None:
@@ -272,14 +294,12 @@ class Host:
         if self._tracks is not None:
             self._tracks.discard()
 
-    def _fail(self, number: int, exc: BaseException) -> None:
+    def _fail(self, number: int, task: str, exc: BaseException) -> None:
         """Report an attempt as lost. Its env is closed: it may be in any state by now."""
-        failure = Failed.of(0, number, exc)
-        try:
+        failure = Failed.of(0, number, exc, f"The env of task {task!r}")
+        with contextlib.suppress(Exception, SystemExit):  # The first error is the one to tell.
             self._port.leave(0, number, self.abandon())
             self._env.close()
-        except (Exception, SystemExit):  # noqa: BLE001 - the first error is the one to tell
-            failure = failure._replace(traceback=failure.traceback + "\n" + traceback.format_exc())
         self._port.post(failure)
 
     def _arrays(self) -> bytes | None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+import inspect
+import logging
+import reprlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
+from hocket.core.arrays import as_numpy
 from hocket.core.contracts.env import (
     DeferredObservation,
     Holds,
@@ -15,16 +19,30 @@ from hocket.core.contracts.env import (
     Snapshot,
     abilities_of,
 )
-from hocket.core.data import Array, EnvSpec, Observation, Ref, TaskInfo, Trial
+from hocket.core.data import Array, Observation, Ref, Trial
+from hocket.core.specs import EnvSpec, TaskInfo
 from hocket.errors import EnvError, UsageError
+from hocket.system.accounts import account
 from hocket.workers.env.attempt import seed_globals
 from hocket.workers.env.perturbation import Perturbation, Scene
-from hocket.workers.env.simulator_model import MODEL_DIGEST, find_model, model_digest
+from hocket.workers.env.simulator_model import (
+    MODEL_DIGEST,
+    SimulatorData,
+    find_data,
+    find_model,
+    model_digest,
+    warnings_in,
+)
 from hocket.workers.env.spaces import Drive, array_specs, check_observation_space, is_image
-from hocket.workers.suites import Suites, find_task, with_details
+from hocket.workers.suites import Suites, find_task, told_by, with_details
 
 if TYPE_CHECKING:
     import gymnasium
+
+
+_LOG = logging.getLogger(__name__)
+_NEEDED = ("reset", "step", "action_space")
+Number = TypeVar("Number", bool, float)
 
 
 class Turn(NamedTuple):
@@ -63,10 +81,18 @@ class LiveEnv:
         self.task = TaskInfo(name="")
         self.abilities: tuple[str, ...] = ()
         """Found once, when the env is built: to look for a Protocol's methods takes time."""
+        self._defers = False
         self.drive: Drive | None = None
         self._scene = Scene()
         self._digests: dict[tuple[str, str], dict[str, str]] = {}
         """What each task's simulator was before its first reset, where its env does not say."""
+        self._data: SimulatorData | None = None
+        """MuJoCo's data of the env, found again after each reset; None where there is none."""
+        self._looks_for_data = True
+        self._warned = 0
+        """MuJoCo's warnings that the reset left."""
+        self._first: Array | None = None
+        """The state that the reset gave, where MuJoCo's cannot be seen and the env tells one."""
 
     @property
     def _env(self) -> _AbleEnv:
@@ -79,11 +105,21 @@ class LiveEnv:
             return
         self.close()
         info = find_task(suite, self.suites[suite].tasks(), task)
+        self.task = info
         self._made = self.suites[suite].make(task)
+        lacks = [name for name in _NEEDED if not hasattr(self._made, name)]
+        if lacks:
+            raise EnvError(
+                f"The env of {task!r}, a {type(self._made).__name__}, has no "
+                f"{' and no '.join(lacks)}: gymnasium's envs have reset(), step(), and say with "
+                "action_space what moves them, as in gymnasium.spaces.Box(-1, 1, (7,))."
+            )
         self.task = with_details(info, self._env)
         self.abilities = abilities_of(self._env)
+        self._defers = "deferred" in self.abilities
         self.drive = Drive(self._env.action_space)
         check_observation_space(getattr(self._env, "observation_space", None))
+        self._looks_for_data = True
         self._name = (suite, task)
         if self._name not in self._digests:
             is_told = MODEL_DIGEST in getattr(self._env, "facts", {})
@@ -95,8 +131,25 @@ class LiveEnv:
         """The first observation of a trial, raw; in the scene that a perturbation makes."""
         seed_globals(trial)
         if perturbation is not None and perturbation.needs_model:
-            return self._reset_in_scene(trial, perturbation)
-        return self._reset(trial)
+            first = self._reset_in_scene(trial, perturbation)
+        else:
+            first = self._reset(trial)
+        self._data = find_data(self._env) if self._looks_for_data else None
+        self._looks_for_data = self._data is not None
+        self._warned = warnings_in(self._data)
+        self._first = self.state() if self._data is None else None
+        return first
+
+    def has_diverged(self) -> bool | None:
+        """True if a number in the simulator's state is NaN or infinite that was not so after the
+        reset, or MuJoCo has warned of one; None where no state is to be seen."""
+        if (data := self._data) is not None:
+            is_sound = np.isfinite(data.qpos).all() and np.isfinite(data.qvel).all()
+            return not is_sound or warnings_in(data) > self._warned
+        if (first := self._first) is None or (state := self.state()) is None:
+            return None
+        is_alike = state.shape == first.shape
+        return bool((~np.isfinite(state) & (np.isfinite(first) if is_alike else True)).any())
 
     def _reset_in_scene(self, trial: Trial, perturbation: Perturbation) -> Any:
         model = find_model(self._env)
@@ -116,20 +169,68 @@ class LiveEnv:
         return first if made is model else self._reset(trial)
 
     def _reset(self, trial: Trial) -> Any:
-        answer = self._env.reset(seed=trial.seed)
+        try:
+            answer = self._env.reset(seed=trial.seed)
+        except TypeError as exc:
+            if _takes_seed(self._env.reset):
+                raise
+            raise EnvError(
+                f"reset() of the env of {self.task.name!r} takes no seed, so that no trial of it "
+                "could be repeated: write it as gymnasium's envs do, "
+                "def reset(self, *, seed=None, options=None)."
+            ) from exc
         if not isinstance(answer, tuple) or len(answer) != 2:
-            raise EnvError("reset() must return (observation, info), as gymnasium's envs do.")
+            raise self._misshapen("reset()", answer, "(observation, info)")
         return answer[0]
+
+    def _misshapen(self, what: str, answer: object, wanted: str) -> EnvError:
+        count = f" of {len(answer)}" if isinstance(answer, (tuple, list)) else ""
+        return EnvError(
+            f"{what} of the env of {self.task.name!r} gave a {type(answer).__name__}{count}; it "
+            f"must return {wanted}, as gymnasium's envs do."
+        )
 
     def step(self, action: Any) -> Turn:
         """One step; an env that can defer its observation is not observed."""
+        assert self._made is not None
         assert self.drive is not None
-        action = self.drive.dress(action)
-        if "deferred" in self.abilities:
-            reward, terminated, truncated, info = self._env.advance(action)
-            return Turn(float(reward), bool(terminated), bool(truncated), info, None)
-        observation, reward, terminated, truncated, info = self._env.step(action)
-        return Turn(float(reward), bool(terminated), bool(truncated), info, observation)
+        if self.drive.keys:
+            action = self.drive.dress(action)
+        observation: object = None
+        if self._defers:
+            answer: Any = self._made.advance(action)
+            if not isinstance(answer, (tuple, list)) or len(answer) != 4:
+                raise self._misshapen("advance()", answer, "(reward, terminated, truncated, info)")
+            reward, terminated, truncated, info = answer
+        else:
+            answer = self._made.step(action)
+            if not isinstance(answer, (tuple, list)) or len(answer) != 5:
+                wanted = "(observation, reward, terminated, truncated, info)"
+                raise self._misshapen("step()", answer, wanted)
+            observation, reward, terminated, truncated, info = answer
+        if not (type(terminated) is bool is type(truncated)):
+            terminated = self._number("terminated", terminated, bool)
+            truncated = self._number("truncated", truncated, bool)
+        if type(reward) is not float:
+            reward = self._number("reward", reward, float)
+        if not isinstance(info, dict):
+            raise EnvError(
+                f"step() of the env of {self.task.name!r} gave a {type(info).__name__} as info; it "
+                "must be a dict."
+            )
+        return Turn(reward, terminated, truncated, info, observation)
+
+    def _number(self, name: str, value: Any, kind: Callable[[Any], Number]) -> Number:
+        """What a step told, as `kind`: of a number or truth value of any library."""
+        found = as_numpy(value)
+        if np.ndim(found) == 0 or np.size(found) == 1:
+            array = np.asarray(found)
+            if array.dtype.kind in "biuf":
+                return kind(array.item())
+        raise EnvError(
+            f"step() of the env of {self.task.name!r} gave {reprlib.repr(value)} as {name}, a "
+            f"{type(value).__name__}; it must be one {'number' if kind is float else 'bool'}."
+        )
 
     def hold(self, last: Array | None) -> Any:
         """The action of a step in which the robot stays where it is."""
@@ -182,16 +283,14 @@ class LiveEnv:
         images = tuple(key for key in sorted(arrays) if is_image(arrays[key]))
         if "cameras" in self.abilities:
             images = self.cameras
-        suite = self.suites[self._name[0]]
-        notes = (*getattr(suite, "notes", ()), *getattr(self._env, "notes", ()), *remarks)
-        told = {**getattr(suite, "facts", {}), **getattr(self._env, "facts", {})}
+        notes, told = told_by(self.suites[self._name[0]], self._env)
         return EnvSpec(
             task=self.task,
             action=self.drive.spec,
             observations=array_specs(arrays),
             cameras=images,
             abilities=self.abilities,
-            notes=tuple(dict.fromkeys(str(note) for note in notes)),
+            notes=(*notes, *remarks),
             facts={**self._digests[self._name], **told},
         )
 
@@ -199,5 +298,21 @@ class LiveEnv:
         env, self._made, self._name, self._shown = self._made, None, None, None
         self.abilities = ()
         self._quality = "full"
-        if env is not None:
-            env.close()
+        try:
+            if callable(close := getattr(env, "close", None)):
+                close()
+        except KeyboardInterrupt:
+            raise
+        except BaseException as exc:  # noqa: BLE001 - what it did is done
+            _LOG.warning("close() of the env of %r raised %s", self.task.name, account(exc))
+
+
+def _takes_seed(reset: Callable[..., Any]) -> bool:
+    """True where `reset(seed=0)` fits, as far as that can be known."""
+    try:
+        inspect.signature(reset).bind(seed=0)
+    except TypeError:
+        return False
+    except ValueError:  # one that is not written in Python
+        return True
+    return True

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hocket.core.contracts.runtime import Factor
-from hocket.core.data import ActionSpec, Array, Observation, TaskInfo, Trial, noise_seed
+from hocket.core.data import Array, Observation, Trial, noise_seed
+from hocket.core.specs import ActionSpec, TaskInfo
 from hocket.errors import UsageError
 from hocket.workers.env.spaces import is_image
 

@@ -12,12 +12,19 @@ from typing import Any, Literal
 
 import numpy as np
 
-from hocket.core.data import ActionSpec, Array, ArraySpec, Observation
+from hocket.core.data import Array, Observation
+from hocket.core.specs import ActionSpec, ArraySpec
 from hocket.errors import ActionSpaceError, ChunkShapeError, ChunkValueError, ObservationError
+from hocket.system.accounts import sentence
 
 ROOT = "observation"
 PROMPT = "prompt"
 _REFUSED = ("Text", "Sequence", "Graph", "OneOf")
+SLACK = 0.01
+"""How far outside of a bounded Box an action may lie, as a share of its range, before that is worth
+a word: what rounding and the last layer of a network do. Where one side has no bound the range
+counts as 1."""
+Flaw = Literal["", "outside", "not finite"]
 
 
 def check_observation_space(space: Any, path: str = "") -> None:
@@ -100,11 +107,16 @@ def _gather(arrays: Observation, key: str, value: Any) -> None:
 
 
 def _array(key: str, value: Any) -> Array:
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except Exception as exc:
+        raise ObservationError(
+            f"The env gives {key!r} as a {type(value).__name__} that is no array: {sentence(exc)}"
+        ) from exc
     if array.dtype.kind not in "biuf":
         raise ObservationError(
-            f"{key!r} is a {type(value).__name__} (dtype {array.dtype}); only arrays of numbers "
-            f"can be observed. Text is read at key 'prompt'."
+            f"The env gives {key!r} as a {type(value).__name__} (dtype {array.dtype}); only arrays "
+            f"of numbers can be observed. Text is read at key 'prompt'."
         )
     return array
 
@@ -114,7 +126,8 @@ class Drive:
     or MultiBinary, or a Dict of nothing but one of these."""
 
     def __init__(self, space: Any) -> None:
-        self._keys, inner = _only_space(space)
+        self.keys, inner = _only_space(space)
+        """Of the dicts that an action is given in, the innermost first."""
         kind = _kind(inner, ("Box", "Discrete", "MultiDiscrete", "MultiBinary"))
         if kind is None:
             raise ActionSpaceError(
@@ -123,15 +136,41 @@ class Drive:
                 f"these can be driven: wrap the env so that it takes one of them."
             )
         self.spec = _action_spec(inner, kind)
+        most = float(np.finfo(np.float64).max)
+        self._least, self._most = np.full(self.spec.size, -most), np.full(self.spec.size, most)
+        if kind == "Box":
+            span = self.spec.high - self.spec.low
+            slack = SLACK * np.where(np.isfinite(span), span, 1.0)
+            self._least = np.maximum(self.spec.low - slack, -most)
+            self._most = np.minimum(self.spec.high + slack, most)
 
     def dress(self, action: Any) -> Any:
         """An action as the env takes it: inside of the dicts that its space is made of."""
-        for key in self._keys:
+        for key in self.keys:
             action = {key: action}
         return action
 
+    def flaw(self, actions: bytes | Array) -> Flaw:
+        """What is wrong with the numbers of some actions, the worst first; empty for nothing."""
+        rows = np.frombuffer(actions, "<f8") if isinstance(actions, bytes) else actions
+        if rows.size % self.spec.size:
+            return ""  # No whole actions, as `decode` says.
+        rows = rows.reshape(-1, self.spec.size)
+        # A NaN is neither above nor below a bound, and an infinite number is outside of any.
+        if not rows.size or (
+            (rows.min(axis=0) >= self._least).all() and (rows.max(axis=0) <= self._most).all()
+        ):
+            return ""
+        return "outside" if np.isfinite(rows).all() else "not finite"
+
+    def strays(self, actions: Array) -> Array:
+        """Which actions `[n, ...]` lie outside of the space, bool `[n]`."""
+        rows = actions.reshape(-1, self.spec.size)
+        return np.asarray(((rows < self._least) | (rows > self._most)).any(axis=1))
+
     def decode(self, data: bytes | Array, count: int) -> Array:
-        """A chunk off the wire as `[count]` actions, each in the env's own shape and dtype."""
+        """A chunk off the wire, whose numbers are finite, as `[count]` actions, each in the env's
+        own shape and dtype."""
         numbers = np.frombuffer(data, "<f8")
         if numbers.size != count * self.spec.size:
             raise ChunkShapeError(
@@ -139,8 +178,6 @@ class Drive:
                 f"{self.spec.size} for each action."
             )
         rows = numbers.reshape(count, self.spec.size)
-        if not np.isfinite(rows).all():
-            raise ChunkValueError("A chunk has actions that are NaN or infinite.")
         if np.dtype(self.spec.dtype).kind in "iub":
             rows = self._whole(rows)
         return rows.astype(self.spec.dtype).reshape(count, *self.spec.shape)
@@ -149,8 +186,7 @@ class Drive:
         """True if chunks `[B, k, A]` need no decoding beyond a change of dtype and shape."""
         is_fit = chunks.ndim == 3 and chunks.shape[2] == self.spec.size
         # Whole numbers are rounded, and may be out of range.
-        is_fit = is_fit and np.dtype(self.spec.dtype).kind == "f"
-        return is_fit and bool(np.isfinite(chunks).all())
+        return is_fit and np.dtype(self.spec.dtype).kind == "f"
 
     def _whole(self, rows: Array) -> Array:
         whole = np.rint(rows)

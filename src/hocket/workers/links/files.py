@@ -25,7 +25,7 @@ from hocket.system.durable import TEMPORARY
 QUOTA = 4 << 30
 """Most bytes of one attempt's files. An hour of lossless pictures is less."""
 _NAME = 200
-"""Most characters of a file's name."""
+"""Most bytes of a file's name."""
 
 
 class Digest(Protocol):
@@ -54,7 +54,7 @@ class Outgoing:
 
     def add(self, sealed: Sealed) -> None:
         """Send the files that a message names, and then the message."""
-        self._waiting.append((sealed.lane, chain(self._pieces(*sealed), (sealed,))))
+        self._waiting.append((sealed.lane, chain(self._pieces(*sealed[:3]), (sealed,))))
 
     def send_one(self) -> None:
         """Send the next piece, if there is one."""
@@ -90,15 +90,17 @@ def pieces(
     flags: int = 0,
     folder: int | None = None,
     hasher: Hasher = hashlib.sha256,
+    longest: int = MAX_PIECE,
 ) -> Iterator[Piece]:
     """A file in pieces, for an Incoming; the last one, which may be empty, has the digest. `flags`
-    are added to those for reading; `folder` is an open folder that `path` begins in."""
+    are added to those for reading; `folder` is an open folder that `path` begins in; `longest` is
+    the most bytes of a piece."""
     digest, begin, name = hasher(b""), 0, os.path.basename(path)
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags, dir_fd=folder)
     with open(fd, "rb", buffering=0) as file:
         size = os.fstat(fd).st_size
         while True:
-            data = file.read(MAX_PIECE) or b""
+            data = file.read(longest) or b""
             digest.update(data)
             is_last = begin + len(data) >= size or not data
             sum_ = digest.digest() if is_last else b""
@@ -162,7 +164,7 @@ def declared_names(sinks: Sequence[Ref]) -> tuple[str, ...]:
 @lru_cache
 def _is_declared(name: str, patterns: tuple[str, ...], *, keeps: bool) -> bool:
     """True where one of the patterns matches the name. Raises WireError for names of no file."""
-    is_plain = name == os.path.basename(name) and len(name) <= _NAME
+    is_plain = name == os.path.basename(name) and len(os.fsencode(name)) <= _NAME
     whole = undrafted(name) if is_plain and keeps else name
     if not is_plain or whole.startswith(".") or not name.isprintable():
         raise WireError(f"{name!r:.80} is no name for a file.")
@@ -247,8 +249,6 @@ class Incoming:
     def _begin(self, piece: Piece, *, is_durable: bool) -> None:
         """Open a file for its first piece."""
         name = piece.name
-        if type(name) is not str:
-            raise WireError(f"{name!r:.80} is no name for a file.")
         if name in self._names or not _is_declared(name, self._patterns, keeps=self._keeps):
             raise WireError(f"No recorder has declared a file {name!r}.")
         if not self._names:

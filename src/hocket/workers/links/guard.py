@@ -6,9 +6,11 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from hocket.core.claims import require
 from hocket.core.contracts.recorder import EVIDENCE
 from hocket.core.contracts.runtime import WorkerSpec
-from hocket.core.data import EnvSpec, TaskInfo, Trial
+from hocket.core.data import Trial
+from hocket.core.specs import EnvSpec, TaskInfo
 from hocket.core.wire import (
     Begin,
     Describe,
@@ -36,10 +38,8 @@ from hocket.workers.links.files import QUOTA, Incoming, LeftFolder, declared_nam
 
 _LIFE = (Progress, Pulse, Said, Ended)
 """What a worker elsewhere says of itself, at any time."""
-_MOST_REMARKS, _LONGEST_REMARK = 100, 2000
-"""How much a worker may tell the user. An env has a few sentences to say."""
-_MOST_NUMBERS = 1000
-"""Keys in `info` that a worker may tell of."""
+_MOST_REMARKS = 100
+"""How often a worker may tell the user of an attempt. There are a few sentences to say."""
 
 
 class Question(NamedTuple):
@@ -66,11 +66,13 @@ class Begun(NamedTuple):
     """Takes its files."""
     keeps: bool
     """True where files may come without its end, because it is lost."""
+    remarks: int = 0
+    """How many were made of it."""
 
 
 class Guard:
     """Follows what a link asks and lets answers through, with the files of sinks taken out of them.
-    It raises WireError for anything else, and whatever a wrong type leads to."""
+    It raises WireError for anything else."""
 
     def __init__(
         self, spec: WorkerSpec, quota: int = QUOTA, left: LeftFolder | None = None
@@ -81,7 +83,6 @@ class Guard:
         self._begun: dict[int, Begun] = {}
         """By lane."""
         self._describing = 0
-        self._remarks = 0
         self._is_new = True
         self._patterns = declared_names(spec.sinks)
         self._folder = spec.folder
@@ -154,14 +155,14 @@ class Guard:
     def _taker(self, piece: Piece) -> Incoming:
         """What takes a piece of an attempt that has ended, or that is about to be lost."""
         lane = piece.lane
-        asked = self._asked[lane] if type(lane) is int and lane >= 0 else None
-        begun = self._begun.get(lane)
+        asked, begun = self._questions(lane), self._begun.get(lane)
         if (asked and asked[0].answer is Sealed) or begun is None or not begun.keeps:
             return self._expected(lane, Sealed, piece.attempt)[0].incoming
         _require(begun.attempt == piece.attempt, piece)
         return begun.incoming
 
     def _admit(self, message: Message) -> Message | None:
+        require(message)
         if isinstance(message, Executed):
             self._executed(message)
         elif isinstance(message, Observed):
@@ -183,18 +184,17 @@ class Guard:
         elif isinstance(message, Described):
             self._describing -= 1
             for task in message.tasks:
-                TaskInfo(**task)
+                require(TaskInfo(**task))
             _require(self._describing >= 0, message)
         elif isinstance(message, Hello):
             _require(self._is_new, message)
             self._is_new = False
         elif isinstance(message, Progress):
             _require(len(message.steps) == len(self._asked), message)
-            _require(all(type(count) is int for count in message.steps), message)
         elif isinstance(message, Remark):
-            self._remarks += 1
-            _require(type(message.text) is str and len(message.text) < _LONGEST_REMARK, message)
-            _require(self._remarks <= _MOST_REMARKS, message)
+            begun = self._begun[message.lane]
+            _require(begun.attempt == message.attempt and begun.remarks < _MOST_REMARKS, message)
+            self._begun[message.lane] = begun._replace(remarks=begun.remarks + 1)
         else:
             _require(isinstance(message, _LIFE), message)
         return message
@@ -206,56 +206,42 @@ class Guard:
     def _expected(
         self, lane: int, kind: type[Any], attempt: int, chunk: int = -1
     ) -> deque[Question]:
-        asked = self._asked[lane] if type(lane) is int and lane >= 0 else None
+        asked = self._questions(lane)
         if not asked or asked[0][:3] != (kind, attempt, chunk):
             raise WireError(f"{kind.__name__} of lane {lane!r:.20} answers nothing that was asked.")
         return asked
 
+    def _questions(self, lane: int) -> deque[Question]:
+        """What a lane was asked; nothing where there is no such lane."""
+        return self._asked[lane] if 0 <= lane < len(self._asked) else deque()
+
     def _ready(self, message: Ready) -> None:
-        for lane, attempt, prompt in zip(
-            message.lanes, message.attempts, message.prompts, strict=True
-        ):
+        for lane, attempt, _ in zip(message.lanes, message.attempts, message.prompts, strict=True):
             self._answered(lane, Ready, attempt)
-            _require(type(prompt) is str, message)
-        _require(bool(message.lanes) and type(message.block) is int, message)
-        _require(message.arrays is None or type(message.arrays) is bytes, message)
-        _require(message.differs is None or type(message.differs) is str, message)
+        _require(bool(message.lanes), message)
         if message.spec is not None:
-            EnvSpec.from_plain(message.spec)
+            require(EnvSpec.from_plain(message.spec))
 
     def _executed(self, message: Executed) -> None:
-        *columns, observe_s, arrays = message
-        rewards = columns.pop(4)
-        for lane, attempt, chunk, steps, end, busy, observe in zip(
-            *columns, observe_s, strict=True
+        *columns, rewards, ends, busy_s, observe_s, _ = message
+        for lane, attempt, chunk, steps, end, *_ in zip(
+            *columns, ends, busy_s, observe_s, strict=True
         ):
             question = self._answered(lane, Executed, attempt, chunk)
-            # One claim, not a call for each: this is done for every chunk.
-            _require(
-                type(steps) is type(end) is int
-                and type(busy) is type(observe) is float
-                and 0 <= steps <= question.actions,
-                message,
-            )
+            _require(steps <= question.actions, message)
             if end:
                 self._begun[lane] = self._begun[lane]._replace(keeps=False)
                 self._asked[lane].appendleft(Question(Sealed, attempt, -1, question.incoming))
-        _require(
-            type(rewards) is bytes
-            and len(rewards) == 8 * sum(message.steps)
-            and (arrays is None or type(arrays) is bytes),
-            message,
-        )
+        _require(len(rewards) == 8 * sum(message.steps), message)
 
     def _told(self, message: Told) -> None:
         """Check numbers, which come before the answer of their chunk."""
         rows = zip(message.lanes, message.attempts, message.chunks, message.steps, strict=True)
         for lane, attempt, chunk, steps in rows:
             question = self._expected(lane, Executed, attempt, chunk)[0]
-            _require(type(steps) is int and 0 <= steps <= question.actions, message)
-        _require(self._tells and 0 < len(message.numbers) <= _MOST_NUMBERS, message)
-        for key, packed in message.numbers.items():
-            _require(type(key) is str and type(packed) is bytes, message)
+            _require(steps <= question.actions, message)
+        _require(self._tells, message)
+        for packed in message.numbers.values():
             _require(len(packed) == 8 * sum(message.steps), message)
 
     def _observed(self, message: Observed) -> None:
@@ -263,22 +249,16 @@ class Guard:
         for lane, attempt, chunk, steps in rows:
             asked = self._expected(lane, Executed, attempt, chunk)
             _require(asked[0].looks, message)
-            _require(type(steps) is int and 0 <= steps <= asked[0].actions, message)
+            _require(steps <= asked[0].actions, message)
             asked[0] = asked[0]._replace(looks=False)
-        _require(message.arrays is None or type(message.arrays) is bytes, message)
 
     def _failed(self, message: Failed) -> None:
-        texts = (message.kind, message.message, message.traceback)
-        _require(all(type(text) is str for text in texts), message)
-        _require(type(message.spends) is bool, message)
         self.has_files = False
         if message.lane == -1:
             self._describing = 0
             return
-        asked = self._asked[message.lane] if type(message.lane) is int else None
-        _require(bool(asked) and message.lane >= 0, message)
-        assert asked
-        _require(asked[0].attempt == message.attempt, message)
+        asked = self._questions(message.lane)
+        _require(bool(asked) and asked[0].attempt == message.attempt, message)
         asked.popleft().incoming.discard()
         begun = self._begun.get(message.lane)
         if begun is not None and begun.attempt == message.attempt:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import mmap
 import os
 import socket
 from collections import deque
@@ -11,20 +12,18 @@ from typing import Any
 
 from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.data import Observation
+from hocket.core.frames import MAX_FRAME, Frames, pack
 from hocket.core.wire import (
-    MAX_FRAME,
     Begin,
     Execute,
     Executed,
-    Frames,
     Message,
     Observed,
     Ready,
-    pack,
 )
 from hocket.errors import WireError, WorkerFailed
 from hocket.workers.links.guard import Guard
-from hocket.workers.shm import Layout, map_sealed
+from hocket.workers.shm import Layout, map_block, map_sealed
 
 _READ = 1 << 12
 """Bytes for one read: an answer without arrays is far shorter."""
@@ -46,10 +45,11 @@ class LaneArrays:
     """Views of each lane's last observation: in memory that the worker shares, or in memory here,
     which what comes over the stream is copied into."""
 
-    def __init__(self, lanes: int, slots: int) -> None:
+    def __init__(self, lanes: int, slots: int, map_memory: Callable[[int], mmap.mmap]) -> None:
         """With more than one of `slots`, the observation for chunk k lies in slot k modulo it."""
         self._lanes = lanes
         self._slots = slots
+        self._map = map_memory
         self.fds: deque[int] = deque()
         """Descriptors that came with messages, and that no Ready has asked for yet."""
         self._blocks: dict[int, Any] = {}
@@ -58,7 +58,7 @@ class LaneArrays:
         """By place (`lane * slots + slot`): what arrays that come over the stream are copied to."""
         self._views: list[Observation] = [{} for _ in range(lanes * slots)]
 
-    def views(self, lane: int, chunk: int) -> Observation:
+    def views(self, lane: int, chunk: int = 0) -> Observation:
         return self._views[lane * self._slots + chunk % self._slots]
 
     def adopt(self, ready: Ready) -> None:
@@ -105,7 +105,7 @@ class LaneArrays:
                 raise WireError("The memory of a worker's arrays did not come with its message.")
             fd = self.fds.popleft()
             try:
-                self._blocks[number] = map_sealed(fd)
+                self._blocks[number] = self._map(fd)
             finally:
                 os.close(fd)
         return self._blocks[number]
@@ -138,18 +138,24 @@ class StreamLink(abc.ABC):
         self._guard = guard
         self._frames = Frames(MAX_FRAME if guard is None else _GUARDED_FRAME)
         self._out = bytearray()
-        self._arrays = LaneArrays(spec.lanes, spec.slots)
+        self._arrays = LaneArrays(
+            spec.lanes, spec.slots, map_block if guard is None else map_sealed
+        )
+        self.arrays = self._arrays.views
         self._expects_fd = False
+        self._is_plain = False
+        """The worker may say nothing but what is in a message of its own: no arrays, no files."""
         self._space = memoryview(b"")
         """Where observations and files are read into that come over the stream."""
 
     def send(self, message: Message) -> bool:
         kind = type(message)
-        if kind is Begin:
-            self._expects_fd = True
-        elif kind is Execute:
+        if kind is Execute:
             # Sent only once every earlier Begin of the lane was answered.
             self._expects_fd = self._lanes > 1
+            self._is_plain = not (self._expects_fd or self._guard or self._arrays.inline)
+        elif kind is Begin:
+            self._expects_fd, self._is_plain = True, False
         if self._guard is not None:
             message = self._guard.ask(message)
         data = pack(message)
@@ -178,7 +184,18 @@ class StreamLink(abc.ABC):
         return True
 
     def receive(self) -> list[Message]:
-        data = self._read()
+        data: bytes | memoryview | None
+        if self._is_plain:
+            try:
+                data = self._stream.recv(_READ)
+            except BlockingIOError:
+                return []
+            except OSError:
+                data = b""
+            if data:
+                return self._frames.feed(data)
+        else:
+            data = self._read()
         if data is None:
             return []
         if not data:
@@ -192,9 +209,6 @@ class StreamLink(abc.ABC):
 
     def fileno(self) -> int:
         return self._stream.fileno()
-
-    def arrays(self, lane: int, chunk: int = 0) -> Observation:
-        return self._arrays.views(lane, chunk)
 
     def _take(self, messages: list[Message]) -> list[Message]:
         for message in messages:
@@ -211,8 +225,8 @@ class StreamLink(abc.ABC):
 
     def _read(self) -> bytes | memoryview | None:
         """The bytes that have come, until the next call; None for none yet, empty at the end."""
-        is_long = bool(self._arrays.inline) or (self._guard is not None and self._guard.has_files)
         try:
+            is_long = bool(self._arrays.inline) or (self._guard and self._guard.has_files)
             if not self._expects_fd and not is_long:
                 return self._stream.recv(_READ)
             if not self._expects_fd:

@@ -32,6 +32,8 @@ def load_package(name: str, folder: str) -> None:
 def prepare(setup: "dict[str, Any]") -> None:
     if setup["path"] is not None:
         sys.path[:] = setup["path"]
+        if importlib.util.find_spec("hocket") is None:  # the parent was lent it
+            load_package("hocket", setup["package"])
         return
     # In place of this script's own folder, whose modules are not top-level ones.
     sys.path[0] = os.getcwd()
@@ -44,7 +46,7 @@ def prepare(setup: "dict[str, Any]") -> None:
 
 def connect(path: str) -> int:
     """A socket to whoever listens at a path. Nobody does any more if the parent is gone."""
-    found = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    found = socket.socket(socket.AF_UNIX)
     found.connect(path)
     return found.detach()
 

@@ -20,7 +20,7 @@ _TAIL = 4096
 _SPEAK_S = 0.3
 """Seconds for a hanging worker to write its stacks, which a signal handler does at once."""
 _LOG_LIMIT = 1 << 20
-"""Bytes of a worker's log, which is in memory, at which `memory` cuts it to its tail."""
+"""Bytes of a worker's log, which is in memory, at which it is cut to its tail."""
 
 
 class ProcessLink(StreamLink):
@@ -56,14 +56,15 @@ class ProcessLink(StreamLink):
         self._control.set_word(lane, word)
 
     def memory(self) -> int | None:
-        if os.fstat(self._log).st_size > _LOG_LIMIT:
-            self._old_tail = read_tail(self._log, _TAIL)
-            os.ftruncate(self._log, 0)
         if self._guard is not None:
             return self._control.memory or None
         return machine.resident_bytes(self._control.pid)
 
     def silent_s(self, now: float) -> float:
+        # Asked every second, which is soon enough to see that the log has grown.
+        if os.fstat(self._log).st_size > _LOG_LIMIT:
+            self._old_tail = read_tail(self._log, _TAIL)
+            os.ftruncate(self._log, 0)
         beats = self._control.beats
         if beats != self._beats:
             self._beats, self._beaten_at = beats, now

@@ -8,7 +8,6 @@ import functools
 import heapq
 import json
 import os
-import resource
 import shutil
 import socket
 import sys
@@ -28,8 +27,8 @@ from hocket.workers.links.guard import Guard
 from hocket.workers.links.stream_link import make_roomy
 from hocket.workers.local import bootstrap
 from hocket.workers.local.process_link import ProcessLink
-from hocket.workers.local.zygote import FORK, KILL, REQUEST, SPEAK
-from hocket.workers.shm import Control, create_file, map_block
+from hocket.workers.local.zygote import FORK, FORK_TOLD, KILL, REQUEST, SPEAK
+from hocket.workers.shm import LOSES_DESCRIPTORS, Control, create_file, map_block
 
 ONE_THREAD = {
     "OMP_NUM_THREADS": "1",
@@ -44,8 +43,6 @@ _REQUEST_TIMEOUT_S = 60.0
 """Seconds for a zygote to take a request: it is busy only while it imports what it preloads."""
 _END_TIMEOUT_S = 4.0
 """Seconds for a zygote and its workers to end by themselves; all must be gone within 5."""
-_FILES = 16384
-"""Open files that are enough for four thousand workers."""
 
 
 class LocalRuntime:
@@ -127,7 +124,6 @@ def start_worker(
     guard: Guard | None = None,
 ) -> ProcessLink:
     """A link to a worker that a zygote forks. `release` is called when the link is killed."""
-    _allow_files()
     ours, theirs = socket.socketpair()
     if spec.transport == "inline":
         make_roomy(theirs)
@@ -172,7 +168,7 @@ class ZygoteProcess:
             "msgpack": os.path.dirname(os.path.abspath(msgpack.__file__)),
             "suites": list(suites),
         }
-        self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._requests, theirs = socket.socketpair()
         self._requests.settimeout(_REQUEST_TIMEOUT_S)
         words = [executable, bootstrap.__file__, str(theirs.fileno()), json.dumps(setup)]
         with theirs, contextlib.ExitStack() as stack:
@@ -182,7 +178,10 @@ class ZygoteProcess:
             stack.pop_all()
 
     def fork(self, ident: int, index: int, fds: tuple[int, int, int]) -> None:
-        socket.send_fds(self._requests, [REQUEST.pack(FORK, ident, index)], fds)
+        kind = FORK_TOLD if LOSES_DESCRIPTORS else FORK
+        socket.send_fds(self._requests, [REQUEST.pack(kind, ident, index)], fds)
+        if LOSES_DESCRIPTORS and not self._requests.recv(1):
+            raise ConnectionError("The zygote is gone.")
 
     def request(self, kind: bytes, ident: int) -> None:
         """Ask for something to be done to a worker; where the zygote is gone, so is the worker."""
@@ -198,17 +197,11 @@ class ZygoteProcess:
         self.child.end(_END_TIMEOUT_S)
 
 
-def _allow_files() -> None:
-    """Raise the soft limit of open files: a worker takes four here, and the usual limit is 1024."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
 def _environment(*, is_foreign: bool) -> dict[str, str]:
     """The parent's environment, with one thread for each worker and the same hashes in each run."""
-    found = {"PYTHONHASHSEED": "0", **os.environ, **ONE_THREAD}
+    # (On macOS a fork would end where one of Apple's frameworks is loaded.)
+    ours = {"PYTHONHASHSEED": "0", "OBJC_DISABLE_INITIALIZE_FORK_SAFETY": "YES"}
+    found = {**ours, **os.environ, **ONE_THREAD}
     if is_foreign:
         # They mean this interpreter, and would lead the other one to its packages.
         for name in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__"):

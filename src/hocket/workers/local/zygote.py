@@ -1,10 +1,10 @@
 """A fork server, one for each interpreter: single-threaded, small, and forked from by every worker.
 
-The parent asks over a SEQPACKET socket; each request to fork carries three descriptors: the
-worker's stream, its control page and its log. The zygote keeps the stream until the worker is
-dead, writes how it died into the control page, and only then shuts the stream down: whoever reads
-the end of the stream finds the reason. When its own socket ends, the parent is gone, and all
-workers with it.
+The parent asks over a stream, in requests of one length; each request to fork carries three
+descriptors: the worker's stream, its control page and its log. The zygote keeps the stream until
+the worker is dead, writes how it died into the control page, and only then shuts the stream down:
+whoever reads the end of the stream finds the reason. When its own socket ends, the parent is gone,
+and all workers with it.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import signal
 import socket
 import struct
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Sequence
@@ -33,7 +34,8 @@ from hocket.workers.suites import preloads
 
 REQUEST = struct.Struct("<cqi")
 """A request: what to do, the worker's id, its index."""
-FORK, KILL, SPEAK = b"F", b"K", b"S"
+FORK, FORK_TOLD, KILL, SPEAK = b"F", b"T", b"K", b"S"
+"""`FORK_TOLD` is answered by a byte once its descriptors have come."""
 INDEX_VARIABLE = "HOCKET_WORKER_INDEX"
 _PR_SET_PDEATHSIG = 1
 _END_WAIT_S = 2.0
@@ -85,7 +87,7 @@ class Zygote:
 
     def _take_request(self) -> bool:
         try:
-            data, fds, _, _ = socket.recv_fds(self._requests, REQUEST.size, 3)
+            data, fds, _, _ = socket.recv_fds(self._requests, REQUEST.size, 3, socket.MSG_WAITALL)
         except ConnectionError:
             return False
         if not data:
@@ -94,7 +96,9 @@ class Zygote:
             # Programs that an env starts must not keep them open.
             os.set_inheritable(fd, False)  # noqa: FBT003
         kind, ident, index = REQUEST.unpack(data)
-        if kind == FORK:
+        if kind == FORK_TOLD:
+            self._requests.sendall(b".")
+        if kind in (FORK, FORK_TOLD):
             self._fork(ident, index, fds)
         elif ident in self._children and kind == KILL:
             _kill_group(self._children[ident].pid)
@@ -128,13 +132,17 @@ class Zygote:
         """Turn a fork into a worker: it has its own session, so that Ctrl-C reaches the parent
         alone; it dies with the zygote; and it writes into its log."""
         os.setsid()
-        self._libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != zygote:
-            os._exit(1)  # It died before the line above could take effect.
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        for end in (self._requests, self._wake_in, self._wake_out):
-            end.close()
+        self._requests.close()
+        self._wake_in.close()
+        try:
+            self._libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            self._wake_out.close()
+        except AttributeError:  # macOS
+            threading.Thread(target=_die_with, args=(self._wake_out,), daemon=True).start()
+        if os.getppid() != zygote:
+            os._exit(1)  # It died before the lines above could take effect.
         for sibling in self._children.values():
             sibling.stream.close()
             sibling.control.close()
@@ -149,14 +157,14 @@ class Zygote:
 
     def _reap(self) -> None:
         while self._children:
-            found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            if found is None:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if not pid:
                 return
-            # Its own children first, while its process id cannot be anyone else's yet.
-            _kill_group(found.si_pid)
-            _, status = os.waitpid(found.si_pid, 0)
+            # Its own children first: no new process gets its id while they are of its group.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal.SIGKILL)
             for ident, child in list(self._children.items()):
-                if child.pid == found.si_pid:
+                if child.pid == pid:
                     del self._children[ident]
                     _report(child, os.waitstatus_to_exitcode(status))
 
@@ -172,16 +180,22 @@ def _report(child: Forked, code: int) -> None:
 def _compute_in_the_background() -> None:
     """Schedule this worker as batch work: when a chunk wakes it, it does not interrupt the parent,
     which is handing out chunks. On a busy machine that costs the parent more than sending does."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, AttributeError):  # macOS has no such class
         if os.sched_getscheduler(0) == os.SCHED_OTHER:
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+
+
+def _die_with(other: socket.socket) -> None:
+    """Wait until the other end of a stream is closed, which the zygote alone holds."""
+    select.select([other], [], [])
+    os.killpg(0, signal.SIGKILL)
 
 
 def _kill_group(pid: int) -> None:
     try:
         os.killpg(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        # It has not reached setsid yet.
+    except (ProcessLookupError, PermissionError):
+        # It has not reached setsid yet. (macOS forbids it where nobody of the group lives.)
         os.kill(pid, signal.SIGKILL)
 
 

@@ -25,11 +25,11 @@ from hocket.core.contracts.link import LastWords, Link
 from hocket.core.contracts.recorder import EVIDENCE
 from hocket.core.contracts.runtime import Runtime, WorkerSpec
 from hocket.core.data import Trial
+from hocket.core.frames import Frames, pack
 from hocket.core.wire import (
     Begin,
     Ended,
     Executed,
-    Frames,
     Message,
     Open,
     Progress,
@@ -37,7 +37,6 @@ from hocket.core.wire import (
     Said,
     SetWord,
     Speak,
-    pack,
 )
 from hocket.errors import HocketError, WorkerFailed
 from hocket.system.scratch import ScratchFolder

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from math import inf
 from statistics import median
 
 import numpy as np
@@ -20,6 +21,9 @@ WINDOW = 16
 """Calls of which it is learnt what they cost."""
 OUTLIER = 4.0
 """A call that took this many medians is left out: it compiled something, most likely."""
+QUIET_S = 0.1
+"""Rows that must begin together wait this long for more, once none is in an episode: those that
+ended last are given their next trials within a turn of the engine's."""
 LONGEST = 10.0
 """Rows wait for each other at most this many times what a call costs. In runs whose episodes end
 one after the other they wait about three; the last rows of a run must not wait for nobody."""
@@ -49,24 +53,35 @@ class RowBegins:
         self._told: set[tuple[str, str]] = set()
         """Suite and task of the envs whose spec was posted."""
         self.waiting = WaitingResets()
+        self._build_s = 0.0
+        """Seconds that it took to build simulators for attempts that have not begun."""
 
     def ask(self, message: Begin, step_s: float) -> None:
         """Begin these attempts, at once or, where a reset holds up others for longer than a step,
         together with those that end meanwhile."""
+        began = self._clock()
+        for suite, task, _, _ in message.trials:
+            self._sims.home(suite, task)
+        self._build_s += self._clock() - began
         is_twice = any(each.get(TWICE) for each in message.record)
-        if not is_twice and (self.waiting or self.waiting.setup_s > step_s > 0):
+        is_due = is_twice or not (self.waiting or self.waiting.setup_s > step_s > 0)
+        if not is_due or self._sims.are_together:
             self.waiting.add(message, self._clock())
         else:
             self._begin(message)
+
+    def gathers_s(self, now: float) -> float:
+        """Seconds until attempts that must begin together do: all rows have one, or those that
+        have none are given none."""
+        return 0.0 if len(self.waiting) == self._table.rows else self.waiting.quiet_s(now)
 
     def begin_waiting(self) -> None:
         for message in self.waiting.take():
             self._begin(message)
 
     def _begin(self, message: Begin) -> None:
-        began = self._clock()
         homes = [self._sims.home(suite, task) for suite, task, _, _ in message.trials]
-        build_s = self._clock() - began
+        build_s, self._build_s = self._build_s, 0.0
         for home in dict.fromkeys(homes):
             mine = [(message, index) for index, other in enumerate(homes) if other == home]
             self._reset(joined(mine)[0], home, build_s)
@@ -107,7 +122,7 @@ class RowBegins:
         sim.env.reset(rows, tasks, seeds)
         self.waiting.took(len(rows), self._clock() - asked)
         return {
-            lane: sim.reset_again(rows[i : i + 1], tasks[i], seeds[i])
+            lane: sim.reset_again(rows, tasks, seeds, i)
             for i, lane in enumerate(message.lanes)
             if message.record[i].get(TWICE)
         }
@@ -129,6 +144,7 @@ class RowBegins:
         if self._looks is not None:
             self._looks.restart(rows)
             sim.executed[rows] = 0
+        self._endings.remarks.forget(rows)
         starts = list(map(RowStart, lanes, attempts, trials, tasks, prompts, message.record))
         self._endings.recording.open(sim, starts)
         return starts
@@ -182,6 +198,11 @@ class WaitingResets:
         """Let the attempts of a message wait."""
         for index, lane in enumerate(message.lanes):
             self._waiting[lane] = (message, index, now)
+
+    def quiet_s(self, now: float) -> float:
+        """Seconds until none has come for `QUIET_S`."""
+        last = max((since for _, _, since in self._waiting.values()), default=-inf)
+        return max(0.0, last + QUIET_S - now)
 
     def drop(self, lanes: Iterable[int], attempts: Iterable[int]) -> None:
         """Forget these attempts, where they wait."""

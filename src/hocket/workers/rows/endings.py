@@ -10,9 +10,11 @@ import numpy as np
 
 from hocket.core.contracts.recorder import Sink
 from hocket.core.contracts.runtime import WorkerSpec
-from hocket.core.data import Array, Observation, TaskInfo, Trial
-from hocket.core.wire import END_OBSERVED, Executed, Failed, Message, Sealed, Told, outcome_of
+from hocket.core.data import Array, Observation, Trial
+from hocket.core.specs import TaskInfo
+from hocket.core.wire import END_OBSERVED, Executed, Failed, Message, Told, outcome_of
 from hocket.workers.env.attempt import Attempt, Tracks, build_sinks
+from hocket.workers.rows.findings import RowRemarks
 from hocket.workers.rows.looks import RowLooks
 from hocket.workers.rows.sim import RowSim, on_host
 from hocket.workers.rows.table import RowEnds, RowTable
@@ -72,6 +74,10 @@ class RowRecording:
             attempt.ends = ends.get(row, 0)
         self._feed(sim, rows, table, looks)
 
+    def looks_at(self, rows: Array) -> bool:
+        """True if what one of these rows sees is recorded at every step."""
+        return self.is_on and any(self._rows[row][0].looks for row in rows.tolist())
+
     def seal(self, row: int, end: int) -> list[str]:
         """Make everything of an ended attempt durable; return its files."""
         if row not in self._rows:
@@ -127,6 +133,34 @@ class RowRecording:
             )
 
 
+class RowPictures:
+    """In which steps pictures are drawn: those after which somebody may look at a row."""
+
+    def __init__(self, table: RowTable, recording: RowRecording, *, sees_all: bool) -> None:
+        """`sees_all`: rows are looked at in other steps than those that end a chunk."""
+        self._table = table
+        self._recording = recording
+        self._sees_all = sees_all
+        self._undrawn = np.zeros(table.rows, np.bool_)
+        """Rows that made their last step without pictures."""
+
+    def choose(self, sim: RowSim, rows: Array) -> None:
+        """Tell a simulator that asks for it about the step that these rows make now."""
+        if sim.drawing is None:
+            return
+        sim.drawing.draws = (
+            self._sees_all
+            or self._table.ends_next
+            or bool(self._table.wants_final[rows].any())
+            or self._recording.looks_at(rows)
+        )
+        self._undrawn[rows] = not sim.drawing.draws
+
+    def lacks(self) -> Array:
+        """How many more steps each row must make before it can be looked at."""
+        return self._undrawn & (self._table.done > 0)
+
+
 class RowNumbers:
     """The numbers that a simulator told of each row since its chunk began."""
 
@@ -165,9 +199,11 @@ class RowEndings:
         recording: RowRecording,
         gather: Callable[[Sequence[int]], Mapping[str, Array]],
         post: Callable[[Message], None],
-        numbers: RowNumbers | None = None,
+        numbers: RowNumbers | None,
+        remarks: RowRemarks,
     ) -> None:
         """`gather` gives what the policy reads of some rows; `numbers` are told too."""
+        self.remarks = remarks
         self._table = table
         self.recording = recording
         self._gather = gather
@@ -205,12 +241,15 @@ class RowEndings:
         if np.count_nonzero(flags):
             ends = table.ends(rows, flags)
             ended = rows[ends > 0]
+            ends[ends > 0] |= self.remarks.diverged(ended)
             final = ended[table.wants_final[ended]]
             if len(final):
                 self._observe(final)
                 ends[(ends > 0) & table.wants_final[rows]] |= END_OBSERVED
         lanes, attempts, done = rows.tolist(), table.attempt[rows].tolist(), table.done[rows]
         chunks, steps = table.chunk[rows].tolist(), done.tolist()
+        rewards = table.packed_rewards(rows)
+        self.remarks.told(rows, done, np.frombuffer(rewards))
         if self._numbers is not None and (packed := self._numbers.packed(rows, done)):
             self._post(Told(lanes, attempts, chunks, steps, packed))
         self._post(
@@ -219,7 +258,7 @@ class RowEndings:
                 attempts=attempts,
                 chunks=chunks,
                 steps=steps,
-                rewards=table.packed_rewards(rows),
+                rewards=rewards,
                 ends=ends.tolist(),
                 busy_s=(table.ended[rows] - table.began[rows]).tolist(),
                 observe_s=[0.0] * len(rows),
@@ -245,8 +284,8 @@ class RowEndings:
         for row, attempt, end in zip(rows.tolist(), attempts, ends.tolist(), strict=True):
             try:
                 files = self.recording.seal(row, end)
-            except (Exception, SystemExit) as exc:  # noqa: BLE001 - told to the parent
+            except BaseException as exc:  # noqa: BLE001 - told to the parent
                 self.recording.discard(np.array([row]))
                 self._post(Failed.of(row, attempt, exc))
             else:
-                self._post(Sealed(row, attempt, files))
+                self._post(self._table.sealed(row, attempt, files))

@@ -19,11 +19,12 @@ from hocket.core.data import Array, Observation, Signature
 from hocket.core.wire import Begin, Describe, Discard, Execute, Failed, Message, Observed
 from hocket.errors import ChunkValueError, WireError
 from hocket.workers.rows.begins import RowBegins
-from hocket.workers.rows.endings import RowEndings, RowNumbers, RowRecording
+from hocket.workers.rows.endings import RowEndings, RowNumbers, RowPictures, RowRecording
+from hocket.workers.rows.findings import RowRemarks
 from hocket.workers.rows.looks import RowLooks
 from hocket.workers.rows.sim import RowHistory, RowSim, RowSims, on_host
 from hocket.workers.rows.stepping import StepRule
-from hocket.workers.rows.table import Moving, RowTable
+from hocket.workers.rows.table import DIVERGED, Moving, RowEnds, RowTable
 from hocket.workers.shm import STOP, Control
 
 
@@ -47,8 +48,13 @@ class RowsHost:
         self._sims = RowSims(spec, index)
         self._recording = RowRecording(spec)
         self._numbers = RowNumbers(spec.lanes) if spec.tells else None
-        self._endings = RowEndings(self._table, self._recording, self.gather, post, self._numbers)
+        self._remarks = RowRemarks(self._table, self._sims, post)
+        self._endings = RowEndings(
+            self._table, self._recording, self.gather, post, self._numbers, self._remarks
+        )
         self._history = RowHistory(spec.lanes, spec.history)
+        sees_all = spec.history > 1 or spec.slots > 1
+        self._pictures = RowPictures(self._table, self._recording, sees_all=sees_all)
         self._looks = RowLooks(spec.lanes) if spec.slots > 1 else None
         """When rows are observed that go on meanwhile; None where none does."""
         self._has_looked = False
@@ -85,7 +91,7 @@ class RowsHost:
         try:
             task(*message)
             self._endings.tell()
-        except (Exception, SystemExit) as exc:  # noqa: BLE001 - told to the parent, whatever it is
+        except BaseException as exc:  # noqa: BLE001 - told to the parent, whatever it is
             self._fail(Failed.of(-1, -1, exc))
 
     def work(self, seconds: float, is_called: Callable[[], bool], *, awaits_all: bool) -> bool:
@@ -108,7 +114,7 @@ class RowsHost:
         failed: Failed | None = None
         try:
             self._obey()
-            while len(self._table.moving().rows):
+            while len(self._table.moving().rows) and not self._rests():
                 now = self._step()
                 if now >= until or is_called() or self._has_looked:
                     break
@@ -116,11 +122,11 @@ class RowsHost:
                     break
                 if may_pause and (self._begins_due_s(now) <= 0.0 or self._must_hold(now)):
                     break
-        except (Exception, SystemExit) as exc:  # noqa: BLE001 - told to the parent, whatever it is
+        except BaseException as exc:  # noqa: BLE001 - told to the parent, whatever it is
             failed = Failed.of(-1, -1, exc)
         try:
             self._endings.tell()
-        except (Exception, SystemExit) as exc:  # noqa: BLE001 - told to the parent, whatever it is
+        except BaseException as exc:  # noqa: BLE001 - told to the parent, whatever it is
             # What broke first says more than what a broken simulator cannot do.
             failed = failed or Failed.of(-1, -1, exc)
         if failed is not None:
@@ -137,16 +143,25 @@ class RowsHost:
         if not self._begins.waiting:
             return inf
         running = int(np.count_nonzero(self._table.attempt >= 0))
+        if self._sims.are_together:
+            # A reset disturbs whoever is in an episode; one that has ended is told, and the next
+            # may come a moment later than those of others.
+            return inf if running else self._begins.gathers_s(now)
         return self._begins.waiting.due_s(running, self.rule.coming, now)
 
     def _must_hold(self, now: float) -> bool:
         count = len(self._table.moving().rows)
-        return not count or self.rule.hold_s(count, now) > 0
+        return not count or self._rests() or self.rule.hold_s(count, now) > 0
+
+    def _rests(self) -> bool:
+        """True while a row waits for a chunk that the others cannot step without."""
+        table = self._table
+        return self._sims.are_together and bool(((table.attempt >= 0) & ~table.active).any())
 
     def due_s(self) -> float | None:
         """Seconds until `work` has something to do; None until a message comes."""
         count, now = len(self._table.moving().rows), self._clock()
-        held_s = self.rule.hold_s(count, now) if count else None
+        held_s = self.rule.hold_s(count, now) if count and not self._rests() else None
         due_s = min(self._begins_due_s(now), inf if held_s is None else held_s)
         return None if due_s == inf else due_s
 
@@ -166,8 +181,11 @@ class RowsHost:
     def _see(self, rows: Array) -> Mapping[str, Array]:
         homes = self._table.home[rows]
         if self._history.length > 1:
-            return self._history.gather(rows, homes)
-        return self._sims.observe(rows, homes)
+            seen: Mapping[str, Array] = self._history.gather(rows, homes)
+        else:
+            seen = self._sims.observe(rows, homes)
+        self._remarks.look(rows, seen)
+        return seen
 
     def arrays(self, lane: int, chunk: int = 0) -> Observation:
         del chunk  # What a row saw is kept until the chunk comes that answers it.
@@ -210,7 +228,8 @@ class RowsHost:
         homes = self._table.home[rows]
         sim, is_one = self._sims[int(homes[0])], bool((homes == homes[0]).all())
         if isinstance(message.actions, np.ndarray):
-            if is_one and sim.drive.takes(message.actions):
+            is_fit = is_one and sim.drive.takes(message.actions)
+            if is_fit and self._remarks.passes(sim, rows, counts, message.actions):
                 actions = message.actions.reshape(-1, *sim.drive.spec.shape)
                 self._load(message, sim, rows, counts, actions)
                 return
@@ -218,6 +237,13 @@ class RowsHost:
             message = message._replace(actions=packed)
         if not is_one:
             self._take_apart(message, rows)
+            return
+        if not self._remarks.passes(sim, rows, counts, np.frombuffer(message.actions, "<f8")):
+            if len(rows) > 1:
+                self._take_apart(message, rows)
+            else:
+                self._table.load(rows, message.chunks, counts * 0, self._clock())
+                self._endings.add(RowEnds(rows, np.array([DIVERGED])), self._clock())
             return
         try:
             actions = sim.drive.decode(message.actions, int(counts.sum()))
@@ -315,7 +341,7 @@ class RowsHost:
         table = self._table
         is_stop = self._words & 0xFF == STOP
         worded = (self._words >> 8 == table.chunk + 1) & is_stop & table.active
-        lacking = self._history.lacks(table.steps)
+        lacking = np.maximum(self._history.lacks(table.steps), self._pictures.lacks())
         table.recall(worded, lacking)
         rows = np.flatnonzero(worded & (table.done >= table.count))
         if len(rows):
@@ -335,6 +361,7 @@ class RowsHost:
     def _step_in(self, home: int, moving: Moving, tick: int) -> float:
         table, sim, looks = self._table, self._sims[home], self._looks
         began = self._clock()
+        self._pictures.choose(sim, moving.rows)
         if looks is None:
             result = sim.step(moving, tick)
         else:

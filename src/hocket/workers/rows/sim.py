@@ -8,26 +8,38 @@ from typing import Any
 import numpy as np
 
 from hocket.core.arrays import as_numpy, first_difference
-from hocket.core.contracts.batched import BatchedEnv, CostsByRow, HoldsRows, RowSnapshots, RowSteps
+from hocket.core.contracts.batched import (
+    BatchedEnv,
+    CostsByRow,
+    Draws,
+    HoldsRows,
+    RowSnapshots,
+    RowSteps,
+)
 from hocket.core.contracts.runtime import WorkerSpec
-from hocket.core.data import Array, EnvSpec, Observation, Signature, TaskInfo, signature
+from hocket.core.data import Array, Observation, Signature, signature
+from hocket.core.specs import EnvSpec, TaskInfo
 from hocket.errors import EnvError, SecondResetError, SuspensionError
 from hocket.workers.env.simulator_model import MODEL_DIGEST, find_model, model_digest
 from hocket.workers.env.spaces import Drive, array_specs, choose, is_image
 from hocket.workers.rows.table import Moving, StepRing
-from hocket.workers.suites import Suites, find_task, with_rate
+from hocket.workers.suites import Suites, find_task, told_by, with_details
 
 WAYS = {
     "mask": "Rows that wait for a chunk are masked out of the simulator's step.",
     "snapshot": "Rows that wait for a chunk are put back to a snapshot after each step of others.",
+    "together": "All rows step together or none does, and they begin their episodes together.",
 }
 
 
 class RowSim:
     """A simulator with the chunks that its rows execute."""
 
-    def __init__(self, env: BatchedEnv, rows: int, reads: tuple[str, ...] | None) -> None:
-        """`reads`: what the policy reads, None for all."""
+    def __init__(
+        self, env: BatchedEnv, rows: int, reads: tuple[str, ...] | None, suite: object = None
+    ) -> None:
+        """`reads`: what the policy reads, None for all; `suite`: what made the simulator, which may
+        have notes and facts of its own."""
         if env.rows != rows:
             raise EnvError(f"The simulator has {env.rows} rows; it was asked for {rows}.")
         if env.suspension not in WAYS:
@@ -36,11 +48,14 @@ class RowSim:
                 f"known ways are {' and '.join(WAYS)}. Rows never wait under an action."
             )
         self.env = env
+        self.drawing = env if isinstance(env, Draws) else None
         self._reads = reads
+        self._suite = suite
         # Asked once: to look for a Protocol's methods takes longer than a small batch.
         self.shares_steps = not (isinstance(env, CostsByRow) and env.steps_cost_by_row)
         """True where a step takes nearly as long for one row as for all."""
         self.keeps_states = isinstance(env, RowSnapshots)
+        self.is_together = env.suspension == "together"
         self.drive = Drive(env.action_space)
         action = self.drive.spec
         self.chunks = StepRing(rows, action.shape, action.dtype)
@@ -52,8 +67,10 @@ class RowSim:
         nothing."""
         self._seen: dict[str, Signature] = {}
         """By task."""
-        self._task_of = [""] * rows
+        self.task_of = [""] * rows
         """The task that each row was last reset for."""
+        self._is_state = np.ones(1, np.bool_)
+        """Numbers of a state that are finite after a reset."""
 
     @property
     def abilities(self) -> tuple[str, ...]:
@@ -63,14 +80,20 @@ class RowSim:
             "hold": isinstance(self.env, HoldsRows),
             "batched": True,
             "masked": self.env.suspension == "mask",
+            "together": self.is_together,
         }
         return tuple(name for name, is_there in can.items() if is_there)
 
-    def reset_again(self, row: Array, task: str, seed: int) -> str:
-        """Reset a row `[1]` that was just reset; return what it sees otherwise now, if anything."""
+    def reset_again(
+        self, rows: Array, tasks: Sequence[str], seeds: Sequence[int], index: int
+    ) -> str:
+        """Reset one of these rows, which were just reset, with the others where they begin together
+        only; return what it sees otherwise now, if anything."""
+        row = rows[index : index + 1]
+        again = slice(None) if self.is_together else slice(index, index + 1)
         first = {key: np.array(array) for key, array in self.look(row).items()}
         try:
-            self.env.reset(row, [task], [seed])
+            self.env.reset(rows[again], tasks[again], seeds[again])
         except Exception as exc:
             raise SecondResetError(f"{type(exc).__name__}: {exc}") from exc
         return first_difference(first, self.look(row)) or ""
@@ -114,26 +137,34 @@ class RowSim:
 
     def learn(self, task: str, row: int) -> None:
         """Note the task of a row that was reset; the first of each task tells its signature."""
-        self._task_of[row] = task
+        self.task_of[row] = task
         if task not in self._seen:
             self._seen[task] = signature(self._see(row))
+            if self.keeps_states:
+                self._is_state = np.isfinite(self.states(np.array([row])))
+
+    def has_diverged(self, rows: Array) -> Array:
+        """Which of these rows have a number in their state that is NaN or infinite and was not so
+        after the first reset, bool `[k]`."""
+        return np.asarray((~np.isfinite(self.states(rows)) & self._is_state).any(axis=1))
 
     def signature(self, row: int) -> Signature:
-        return self._seen[self._task_of[row]]
+        return self._seen[self.task_of[row]]
 
     def spec(self, task: TaskInfo, row: int) -> EnvSpec:
         """What the simulator is, by what one row sees."""
         arrays = self._see(row)
-        notes: Any = getattr(self.env, "notes", ())
         model = find_model(self.env)
+        found = {} if model is None else {MODEL_DIGEST: model_digest(model)}
+        notes, facts = told_by(self._suite, self.env)
         return EnvSpec(
             task=task,
             action=self.drive.spec,
             observations=array_specs(arrays),
             cameras=tuple(key for key in sorted(arrays) if is_image(arrays[key])),
             abilities=self.abilities,
-            notes=(WAYS[self.env.suspension], *(str(note) for note in notes)),
-            facts={} if model is None else {MODEL_DIGEST: model_digest(model)},
+            notes=(WAYS[self.env.suspension], *notes),
+            facts={**found, **facts},
         )
 
     def _see(self, row: int) -> Observation:
@@ -160,18 +191,24 @@ class RowSims:
     def __getitem__(self, home: int) -> RowSim:
         return self._sims[home]
 
+    @property
+    def are_together(self) -> bool:
+        """True if rows of one of them cannot wait for each other."""
+        return any(sim.is_together for sim in self._sims)
+
     def home(self, suite: str, task: str) -> int:
         """The index of the simulator that has this task; it is built where there is none yet."""
         home = self._homes.get((suite, task))
         if home is None:
             infos = self.suites[suite].tasks()
             find_task(suite, infos, task)
-            env: BatchedEnv = self.suites[suite].make_rows(task, self._spec.lanes)
+            made_by, rows = self.suites[suite], self._spec.lanes
+            env: BatchedEnv = made_by.make_rows(task, rows)
             home = len(self._sims)
-            self._sims.append(RowSim(env, self._spec.lanes, self._spec.reads))
+            self._sims.append(RowSim(env, rows, self._spec.reads, made_by))
             for name in (task, *env.tasks):
                 self._homes[suite, name] = home
-                self.tasks[suite, name] = with_rate(find_task(suite, infos, name), env)
+                self.tasks[suite, name] = with_details(find_task(suite, infos, name), env)
         return home
 
     def observe(self, rows: Array, homes: Array) -> dict[str, Array]:

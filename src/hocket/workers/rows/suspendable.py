@@ -11,7 +11,7 @@ import numpy as np
 from hocket.core.arrays import read_ids
 from hocket.core.contracts.batched import RowSteps
 from hocket.core.data import Array
-from hocket.errors import SuspensionError, UsageError
+from hocket.errors import EnvError, SuspensionError, UsageError
 
 GetRows = Callable[[Array], Any]
 SetRows = Callable[[Array, Any], None]
@@ -128,6 +128,12 @@ class Suspendable:
         if isinstance(answer, RowSteps) or not isinstance(answer, tuple) or len(answer) != 5:
             return answer
         seen, rewards, terminated, truncated, info = answer
+        for name, told in (("observations", seen), ("rewards", rewards), ("ends", terminated)):
+            if _length(told) not in (None, self.rows):
+                raise EnvError(
+                    f"step() of {type(self._sim).__name__} gave {name} of {_length(told)} rows; it "
+                    f"has {self.rows}."
+                )
         if len(held):
             seen = self._sight.show(seen, held)
             rewards = _with_rows(rewards, held, 0)

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from hocket.core.arrays import as_numpy
 from hocket.core.contracts.batched import RowSteps
-from hocket.core.data import Array, TaskInfo
-from hocket.core.wire import END_JUDGED, END_SUCCESS, END_TERMINATED, END_TRUNCATED
+from hocket.core.data import NOTHING_TOLD, Array, InfoValues
+from hocket.core.outcomes import SUCCESS_KEYS, Goals, flags, scores, told_at_end
+from hocket.core.specs import TaskInfo
+from hocket.core.wire import (
+    END_DIVERGED,
+    END_JUDGED,
+    END_SUCCESS,
+    END_TERMINATED,
+    END_TRUNCATED,
+    Sealed,
+)
 
+DIVERGED = END_DIVERGED | END_TERMINATED | END_JUDGED
+"""How the episode of a row ends whose actions or state are NaN or infinite."""
 NO_LIMIT = np.iinfo(np.int64).max
 
 
@@ -116,6 +128,13 @@ class RowTable:
         self._has_judged_last = False
         self._judged = np.zeros(rows, np.bool_)
         self._won = np.zeros(rows, np.bool_)
+        self._goals = Goals(rows)
+        self._told: dict[int, InfoValues] = {}
+        """What was told of each row at the end of its episode beside the outcome."""
+        self._tasks: list[TaskInfo] = []
+        self._task = np.zeros(rows, np.int64)
+        """The index in `_tasks` of each row's task."""
+        self._has_scores = False
 
     @property
     def steps(self) -> Array:
@@ -130,6 +149,11 @@ class RowTable:
     def publish(self) -> None:
         """Tell how many steps each row has made since the table was made."""
         np.add(self._earlier, self.steps, out=self._counters)
+
+    @property
+    def ends_next(self) -> bool:
+        """True if a chunk, or an attempt by its limit, ends with the step that is next."""
+        return self.tick + 1 >= self._next_due
 
     def moving(self) -> Moving:
         if self._moving is None:
@@ -170,6 +194,10 @@ class RowTable:
         self._ends_at_success[rows] = [task.success_rule == "first" for task in tasks]
         self._judged_last[rows] = [task.success_rule == "final" for task in tasks]
         self._has_judged_last = bool(self._judged_last.any())
+        self._tasks += [task for task in dict.fromkeys(tasks) if task not in self._tasks]
+        self._task[rows] = [self._tasks.index(task) for task in tasks]
+        self._has_scores = any(task.score_key for task in self._tasks)
+        self._goals.restart(rows)
 
     def load(self, rows: Array, chunks: Sequence[int], counts: Array, now: float) -> None:
         """Take note of chunks for these rows, which are not active."""
@@ -189,14 +217,15 @@ class RowTable:
     def judge(self, moving: Moving, result: RowSteps) -> RowEnds | None:
         """Take the result of the step that these rows have just made; return the rows whose
         episodes or chunks it ended, None where none."""
-        mask, success = moving.mask, result.success
+        mask = moving.mask
+        success, judged = self._read(moving, result)
         np.copyto(self._rewards[self.tick - 1], result.rewards, where=mask, casting="unsafe")
         self._success = success
         if self._has_judged_last:
             # Where the last step alone counts, an earlier success is forgotten.
             self._won &= ~(self._judged_last & mask)
         if success is not None:
-            self._judged |= mask
+            self._judged |= judged
         is_due = self.tick >= self._next_due
         if not (
             is_due
@@ -219,10 +248,43 @@ class RowTable:
             ended |= due
             self._find_next(NO_LIMIT, self.active & ~ended)
         rows = np.flatnonzero(ended)
+        numbers = result.numbers or {}
+        for row in np.flatnonzero(flags).tolist() if numbers else ():
+            info = {key: as_numpy(values)[row] for key, values in numbers.items()}
+            self._told[row] = told_at_end(info, self._tasks[self._task[row]])
         return RowEnds(rows, flags[rows]) if len(rows) else None
+
+    def _read(self, moving: Moving, result: RowSteps) -> tuple[Array | None, Array]:
+        """Which of the rows that move have succeeded, and of which that is said, both bool `[N]`;
+        None where it is said of none."""
+        said = result.success
+        is_plain = isinstance(said, np.ndarray) and said.dtype == np.bool_ and said.ndim == 1
+        if not self._has_scores and (said is None or is_plain):
+            return cast("Array | None", said), moving.mask
+        success, judged = np.zeros((2, self.rows), np.bool_)
+        for number, task in enumerate(self._tasks):
+            rows = moving.rows[self._task[moving.rows] == number]
+            told = None if task.score_key in SUCCESS_KEYS else said
+            score = (result.numbers or {}).get(task.score_key)
+            if score is not None and len(some := rows[~np.isnan(as_numpy(score)[rows])]):
+                won = self._goals.score(some, scores(score, task.score_key, task, some), task)
+                if won is not None:
+                    success[some], judged[some] = won, True
+            if isinstance(told, np.ndarray) and told.dtype == object:
+                rows = rows[[each is not None for each in told[rows]]]
+            if told is not None and len(rows):
+                self._goals.know(told, task)
+                won = self._goals.reach(rows, flags(told, SUCCESS_KEYS[0], task, rows), task)
+                success[rows], judged[rows] = won, True
+        return success, judged
 
     def _find_next(self, known: int, rows: Array) -> None:
         self._next_due = int(self._due[rows].min(initial=known))
+
+    def sealed(self, row: int, attempt: int, files: Sequence[str]) -> Sealed:
+        """The message that says how a row's attempt has ended."""
+        told = self._told.pop(row, NOTHING_TOLD)
+        return Sealed(row, attempt, files, self._goals.progress(row), told)
 
     def succeeded(self, row: int) -> bool | None:
         """True where a row succeeded in the last step, its own; None where that is not judged."""
@@ -242,7 +304,7 @@ class RowTable:
     def ends(self, rows: Array, flags: Array) -> Array:
         """All flags `END_*` of these rows, given those of `judge`; 0 where the episode goes on."""
         judged = self._judged[rows] * END_JUDGED + self._won[rows] * END_SUCCESS
-        return np.where(flags > 0, flags + judged, 0)
+        return np.where(flags > 0, flags | judged, 0)
 
     def packed_rewards(self, rows: Array) -> bytes:
         """The rewards of these rows' chunks, one row after the other, as they travel."""

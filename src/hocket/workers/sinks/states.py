@@ -29,11 +29,12 @@ from hocket.core.contracts.recorder import (
     StepRecord,
     Track,
 )
-from hocket.core.data import Array, Outcome, TaskInfo
+from hocket.core.data import Array, Outcome
+from hocket.core.specs import TaskInfo
 from hocket.errors import EnvError, ObservationError, RunFolderError
 from hocket.system.durable import drafted
 from hocket.workers.sinks.pictures import cameras_in
-from hocket.workers.sinks.spill import NoTrack, Spill
+from hocket.workers.sinks.spill import NoTrack, Spill, leave_rows
 
 ROWS_FILE = f"states{ROWS}"
 """What an attempt leaves that becomes an episode; holds what FILE does."""
@@ -77,7 +78,8 @@ class StatesSink:
     def open(self, start: AttemptStart) -> Track:
         if not self._keeps(start.record):
             return NoTrack()
-        return StatesTrack(Path(start.folder), spills=bool(start.record.get(EVIDENCE)))
+        spills = bool(start.record.get(EVIDENCE))
+        return StatesTrack(Path(start.folder), spills=spills, rows=start.rows)
 
     def _keeps(self, record: Mapping[str, Any]) -> bool:
         if record.get(RESTORED):
@@ -89,11 +91,16 @@ class StatesSink:
 class StatesTrack:
     """One attempt's states, in memory until it is sealed."""
 
-    def __init__(self, folder: Path, *, spills: bool = False) -> None:
+    is_brief = True
+
+    def __init__(
+        self, folder: Path, *, spills: bool = False, rows: dict[str, bytes] | None = None
+    ) -> None:
         """One that `spills` leaves its states also where its process dies."""
         self._folder = folder
+        self._rows = rows
         self._states: list[Array] = []
-        self._spill = Spill(folder / FILE, is_on=spills)
+        self._spill = Spill(folder, FILE, is_on=spills)
         self._spilled = 0
 
     def step(self, record: StepRecord) -> None:
@@ -112,27 +119,35 @@ class StatesTrack:
     def seal(self, outcome: Outcome) -> Sequence[str]:
         if not self._states:
             return ()
-        is_lost = outcome is Outcome.ERROR
-        path = self._folder / (FILE if is_lost else ROWS_FILE)
-        save_states(path, np.stack(self._states), is_durable=is_lost)
+        states = np.stack(self._states)
+        if outcome is Outcome.ERROR:
+            save_states(self._folder / FILE, states)
+            files = [str(self._folder / FILE)]
+        else:
+            files = leave_rows(self._folder / ROWS_FILE, _packed(states), self._rows)
         self._spill.close()
-        return [str(path)]
+        return files
 
     def discard(self) -> None:
         self._states = []
         self._spill.close()
 
 
-def save_states(path: Path, states: Array, *, is_durable: bool = True) -> None:
-    """Write states `[n, S]`."""
+def save_states(path: Path, states: Array) -> None:
+    """Write states `[n, S]`, durably."""
+    with drafted(path) as draft:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft.write_bytes(_packed(states))
+
+
+def _packed(states: Array) -> bytes:
     states = np.ascontiguousarray(states, np.float64)
     # Compared as bits: a NaN is as constant as any number, and 0.0 is not -0.0.
     bits = states.view(np.uint64)
     varies = (bits != bits[0]).any(axis=0)
-    with drafted(path, is_durable=is_durable) as draft:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(draft, "wb") as file:
-            np.savez(file, first=states[0], varies=varies, values=states[:, varies])
+    file = io.BytesIO()
+    np.savez(file, first=states[0], varies=varies, values=states[:, varies])
+    return file.getvalue()
 
 
 def load_states(path: Path) -> Array:

@@ -17,6 +17,7 @@ import math
 import zipfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,11 +32,12 @@ from hocket.core.contracts.recorder import (
     StepRecord,
     Track,
 )
-from hocket.core.data import Array, Observation, Outcome, TaskInfo
+from hocket.core.data import Array, Observation, Outcome
+from hocket.core.specs import TaskInfo
 from hocket.errors import ObservationError, RunFolderError
 from hocket.system.durable import drafted
 from hocket.workers.sinks.pictures import cameras_in
-from hocket.workers.sinks.spill import NoTrack, Spill
+from hocket.workers.sinks.spill import NoTrack, Spill, leave_rows, packed
 
 FILE = f"steps{ROWS}"
 """Holds two arrays in `.npy` format: a structured one with a row a step, and the bytes of a JSON
@@ -123,18 +125,28 @@ class StepsSink:
         if start.record.get(RESTORED):
             return NoTrack()
         spills = bool(start.record.get(EVIDENCE))
-        return StepsTrack(self.config, Path(start.folder), start.prompt, spills=spills)
+        folder = Path(start.folder)
+        return StepsTrack(self.config, folder, start.prompt, spills=spills, rows=start.rows)
 
 
 class StepsTrack:
     """One attempt's steps, in memory until it is sealed."""
 
+    is_brief = True
+
     def __init__(
-        self, config: StepsConfig, folder: Path, prompt: str, *, spills: bool = False
+        self,
+        config: StepsConfig,
+        folder: Path,
+        prompt: str,
+        *,
+        spills: bool = False,
+        rows: dict[str, bytes] | None = None,
     ) -> None:
         """One that `spills` leaves its steps also where its process dies."""
-        self._spill = Spill(folder / ERROR_FILE, is_on=spills)
+        self._spill = Spill(folder, ERROR_FILE, is_on=spills)
         self._spilled = 0
+        self._rows = rows
         self._config = config
         self._folder = folder
         self._prompt = prompt
@@ -164,21 +176,14 @@ class StepsTrack:
             path = self._folder / ERROR_FILE
             save_error_steps(path, table, said)
             return [str(path)]
-        with drafted(path, is_durable=False) as draft:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with open(draft, "wb") as file:
-                for array in (table, said):
-                    np.lib.format.write_array(file, array, allow_pickle=False)
-        return [str(path)]
+        return leave_rows(path, packed(table, said), self._rows)
 
     def discard(self) -> None:
         self._spill.close()
 
     def _said(self) -> Array:
         """What is said of all steps together, as the bytes of JSON."""
-        layout = {key: _plain(array) for key, array in (self._layout or {}).items()}
-        said = json.dumps({"prompt": self._prompt, "layout": layout}).encode()
-        return np.frombuffer(said, np.uint8)
+        return np.frombuffer(_said(self._prompt, *(self._layout or {}).items()), np.uint8)
 
     def _observe(self, observation: Observation, step: int) -> None:
         """Keep every array that is no picture. Which they are is settled by the first observation
@@ -219,9 +224,9 @@ class StepsTrack:
         actions = _stacked(self._actions[max(0, begin - ahead) :])
         seen = [i for i, at in enumerate(self._observed) if at >= begin]
         states = np.stack([self._states[i] for i in seen]) if seen else None
-        table = np.zeros(len(self._numbers) - begin, _dtype(actions, states))
-        for i, name in enumerate(_NUMBERS):
-            table[name] = [numbers[i] for numbers in self._numbers[begin:]]
+        table = np.zeros(len(self._numbers) - begin, _dtype(_width(actions), _width(states)))
+        for name, *column in zip(_NUMBERS, *self._numbers[begin:], strict=True):
+            table[name] = column
         if actions is not None:
             table["action"][len(table) - len(actions) :] = actions
         if states is not None:
@@ -229,6 +234,12 @@ class StepsTrack:
             table["state"][at] = states
             table["has_state"][at] = True
         return table
+
+
+@lru_cache(256)
+def _said(prompt: str, *layout: tuple[str, ObservedArray]) -> bytes:
+    plain = {key: _plain(array) for key, array in layout}
+    return json.dumps({"prompt": prompt, "layout": plain}).encode()
 
 
 def _plain(array: ObservedArray) -> dict[str, Any]:
@@ -266,11 +277,15 @@ _NUMBERS: Mapping[str, str] = {
 }
 
 
-def _dtype(actions: Array | None, states: Array | None) -> Any:
-    fields: list[Any] = [*_NUMBERS.items(), ("has_state", "?")]
-    fields.append(("action", "<f8", (0 if actions is None else actions.shape[1],)))
-    fields.append(("state", "<f8", (0 if states is None else states.shape[1],)))
-    return np.dtype(fields)
+def _width(rows: Array | None) -> int:
+    return 0 if rows is None else rows.shape[1]
+
+
+@lru_cache(256)
+def _dtype(actions: int, states: int) -> Any:
+    """The fields of a row with so many numbers in its action and its state."""
+    fields = [("has_state", "?"), ("action", "<f8", (actions,)), ("state", "<f8", (states,))]
+    return np.dtype([*_NUMBERS.items(), *fields])
 
 
 def is_row(dtype: np.dtype[Any]) -> bool:
@@ -278,13 +293,13 @@ def is_row(dtype: np.dtype[Any]) -> bool:
     if dtype.names is None or not {"action", "state"} <= set(dtype.names):
         return False
     action, state = (np.empty((0, *dtype[name].shape)) for name in ("action", "state"))
-    return action.ndim == state.ndim == 2 and dtype == _dtype(action, state)
+    return action.ndim == state.ndim == 2 and dtype == _dtype(_width(action), _width(state))
 
 
 def _stacked(actions: Sequence[Array]) -> Array | None:
     if len({len(action) for action in actions}) > 1:
         raise ObservationError("'action' changed its size in the middle of an episode.")
-    return np.stack(actions) if actions else None
+    return np.concatenate(actions).reshape(len(actions), -1) if actions else None
 
 
 def join_portions(arrays: Sequence[Array]) -> tuple[Array, Array]:

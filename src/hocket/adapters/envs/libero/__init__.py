@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from hocket.adapters.envs.libero.data import find_data
-from hocket.core.data import TaskInfo
+from hocket.core.contracts.env import LEROBOT
 from hocket.core.plugins import did_you_mean
+from hocket.core.settings import check_among, check_at_least
+from hocket.core.specs import TaskInfo
 from hocket.errors import ConfigError, UnknownNameError
 from hocket.workers.env import gl
 from hocket.workers.suites import find_task
@@ -175,7 +177,8 @@ _SHORT = {suite.removeprefix("libero_"): suite for suite in SUITES}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LiberoConfig:
+class LiberoConfig(gl.GlConfig):
+    plain_texts: ClassVar[tuple[str, ...]] = ("start_scheme",)
     size: int = 256
     """Height and width of images, in pixels."""
     mirrored: bool = True
@@ -192,20 +195,20 @@ class LiberoConfig:
     220, object 280, goal 300, 10 520, 90 400)."""
     scene_seed: int = 0
     """Places the fixtures (cabinets, stoves), which LIBERO's start states leave out."""
+    start_scheme: str = "state"
+    """How a seed becomes a start. state: seed k is start state k, counted round. lerobot: as
+    lerobot-eval's, which places the fixtures by the seed, and counts start states from the first
+    seed of the run."""
+    first_seed: int = 0
+    """With lerobot's start scheme: the seed whose start state is the first."""
     hard_reset: bool = False
     """Compile the scene anew for each episode. Slow; the states are the same."""
 
     def __post_init__(self) -> None:
-        if self.size < 1:
-            raise ConfigError(f"size must be at least 1, not {self.size}.")
-        if self.settle_steps < 0:
-            raise ConfigError(f"settle_steps must be at least 0, not {self.settle_steps}.")
-        if self.max_steps is not None and self.max_steps < 1:
-            raise ConfigError(f"max_steps must be at least 1, not {self.max_steps}.")
+        check_at_least(self, size=1, settle_steps=0, max_steps=1)
+        check_among(self, render=("full", "fast"), start_scheme=("state", LEROBOT))
         if not 0 <= self.scene_seed < 2**32:
             raise ConfigError(f"scene_seed must be from 0 to 2**32 - 1, not {self.scene_seed}.")
-        if self.render not in ("full", "fast"):
-            raise ConfigError(f"render is 'full' or 'fast', not {self.render!r}.")
 
 
 class Libero:

@@ -100,8 +100,10 @@ def find_data() -> LiberoData:
 def _by_config(file: Path) -> LiberoData:
     import yaml
 
+    from hocket.system.bounded_yaml import load_yaml
+
     try:
-        plain = yaml.safe_load(file.read_text())
+        plain = load_yaml(file.read_text())
         keys = ("assets", "bddl_files", "init_states")
         paths = {key: Path(plain[key]).absolute() for key in keys}
     except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError) as exc:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Collection
 from typing import Any
 
@@ -14,7 +13,8 @@ from hocket.adapters.envs.libero import CAMERAS, LiberoConfig
 from hocket.adapters.envs.libero.data import find_data
 from hocket.adapters.envs.libero.sampling import SamplingClock, Seen
 from hocket.adapters.envs.libero.simulation import RandomizationError, make_simulation, mujoco
-from hocket.adapters.envs.rendering import STATE_KEY, CameraEnv
+from hocket.adapters.envs.rendering import STATE_KEY, CameraEnv, axis_angle
+from hocket.core.contracts.env import LEROBOT
 from hocket.core.data import Array
 from hocket.errors import EnvError
 
@@ -47,8 +47,10 @@ class LiberoEnv(CameraEnv):
         self._read = {
             "bddl_sha256": hashlib.sha256(bddl_file.read_bytes()).hexdigest(),
             "start_states_sha256": hashlib.sha256(self._starts.tobytes()).hexdigest(),
+            "assets": "LIBERO's",
         }
         if (data.assets.parent / "STANDINS.md").is_file():
+            self._read["assets"] = "stand-ins"
             self._data_notes = (
                 "LIBERO's data here has stand-ins for some textures and meshes (see its "
                 "STANDINS.md): scores of image policies are not comparable with published ones.",
@@ -62,8 +64,16 @@ class LiberoEnv(CameraEnv):
         self.action_space = spaces.Box(-1.0, 1.0, (self.libero.action_dim,), np.float32)
 
     def _begin(self, seed: int) -> None:
-        self._lay_out()
-        self._start_in(self._starts[seed % len(self._starts)])
+        config = self._config
+        if config.start_scheme == LEROBOT:
+            index = seed - config.first_seed
+            # LIBERO remembers what is open or on once more at each of LeRobot's resets, and draws
+            # as often: three times in its first episode, since it resets an env that it makes.
+            self._lay_out(seed, times=max(index, 0) + 3)
+        else:
+            index = seed
+            self._lay_out(config.scene_seed)
+        self._start_in(self._starts[index % len(self._starts)])
         for _ in range(self._config.settle_steps):
             self.advance(_STAND_STILL)
 
@@ -124,7 +134,7 @@ class LiberoEnv(CameraEnv):
 
     def set_state(self, state: Array) -> None:
         if self._seen is None:
-            self._lay_out()
+            self._lay_out(self._config.scene_seed)
         model, data, lamps = self._model, self._data, len(self._lamps)
         whole = mujoco.mj_stateSize(model, _INTEGRATION)
         sizes = (2, _GOAL, _FINGERS, lamps, _FINGERS, model.nq, whole)
@@ -150,9 +160,26 @@ class LiberoEnv(CameraEnv):
     def _robot(self) -> Any:
         return self.libero.robots[0]
 
-    def _lay_out(self) -> None:
-        """Lay out the fixtures, and forget all that earlier episodes left behind."""
-        np.random.seed(self._config.scene_seed)
+    def _lay_out(self, seed: int, *, times: int = 1) -> None:
+        """Lay out the fixtures, and forget all that earlier episodes left behind. What is open or
+        on is drawn so many times before, and stands as it was drawn last."""
+        np.random.seed(seed)
+        drawn = self.libero.object_property_initializers
+        own = list(drawn)
+        drawn[:] = own * times
+        try:
+            self._reset_until_placed()
+        finally:
+            drawn[:] = own
+        gripper = self._robot.gripper
+        gripper.current_action = np.zeros(gripper.dof)
+        self._lamps = [
+            self.libero.sim.model.site_name2id(site)
+            for name in self.libero.visualization_sites_list
+            for site, _ in self.libero.get_object(name).object_properties["vis_site_names"].values()
+        ]
+
+    def _reset_until_placed(self) -> None:
         for _ in range(_MOST_LAYOUTS):
             try:
                 self.libero.reset()
@@ -161,13 +188,6 @@ class LiberoEnv(CameraEnv):
                 continue
         else:
             raise EnvError(f"{self._task}: no layout was found; try another --env.scene-seed.")
-        gripper = self._robot.gripper
-        gripper.current_action = np.zeros(gripper.dof)
-        self._lamps = [
-            self.libero.sim.model.site_name2id(site)
-            for name in self.libero.visualization_sites_list
-            for site, _ in self.libero.get_object(name).object_properties["vis_site_names"].values()
-        ]
 
     def _start_in(self, start: Array) -> None:
         size = 1 + self._model.nq + self._model.nv
@@ -206,7 +226,7 @@ class LiberoEnv(CameraEnv):
         mujoco.mj_camlight(model, data)
         hand = data.body(self._robot.robot_model.eef_name)
         position = data.site_xpos[self._robot.eef_site_id]
-        state = np.concatenate([position, _axis_angle(hand.xquat), seen.fingers])
+        state = np.concatenate([position, axis_angle(hand.xquat), seen.fingers])
         images = {key: self._image(CAMERA_KEYS[key]) for key in keys}
         data.qpos[:] = now
         model.site_rgba[self._lamps, 3] = alphas
@@ -215,12 +235,3 @@ class LiberoEnv(CameraEnv):
     def _image(self, camera: str) -> Array:
         image = self._picture(self._model, self._data, camera)
         return np.ascontiguousarray(image[:, ::-1]) if self._config.mirrored else image
-
-
-def _axis_angle(wxyz: Array) -> Array:
-    """A rotation's axis times its angle, from 0 to 2 pi, as robosuite and OpenPI count it."""
-    w = min(max(float(wxyz[0]), -1.0), 1.0)
-    length = math.sqrt(1.0 - w * w)
-    if math.isclose(length, 0.0):
-        return np.zeros(3)
-    return np.array(wxyz[1:]) * (2.0 * math.acos(w)) / length

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from hocket.core.contracts.env import TASK_AND_SEED, start_scheme
-from hocket.core.data import TaskInfo
 from hocket.core.plugins import did_you_mean
+from hocket.core.settings import check_among, check_at_least
+from hocket.core.specs import TaskInfo
 from hocket.errors import ConfigError, UnknownNameError
 from hocket.workers.env import gl
 from hocket.workers.suites import find_task
@@ -103,7 +104,8 @@ UPSIDE_DOWN: frozenset[str] = frozenset({"corner", "corner2", "corner3", "corner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MetaWorldConfig:
+class MetaWorldConfig(gl.GlConfig):
+    plain_texts: ClassVar[tuple[str, ...]] = ("cameras", "start_scheme")
     cameras: tuple[str, ...] = ("corner2",)
     """Cameras to render where the policy wants images: topview, corner, corner2, corner3, corner4,
     behindGripper, gripperPOV. The first is `observation/image`, gripperPOV is
@@ -124,7 +126,8 @@ class MetaWorldConfig:
     max_steps: int = 500
     """Steps after which an episode is truncated."""
     start_scheme: str = TASK_AND_SEED
-    """How a seed becomes a start. task-and-seed: a start of its own for each task and seed."""
+    """How a seed becomes a start. task-and-seed: a start of its own for each task and seed.
+    lerobot: as lerobot-eval's, the second draw from the seed itself."""
 
     def __post_init__(self) -> None:
         start_scheme(self.start_scheme)
@@ -136,16 +139,10 @@ class MetaWorldConfig:
                 )
         if len(set(self.cameras)) < len(self.cameras):
             raise ConfigError(f"A camera is named twice in {self.cameras}.")
-        if self.layout not in ("own", "lerobot"):
-            raise ConfigError(f"layout is 'own' or 'lerobot', not {self.layout!r}.")
+        check_among(self, layout=("own", "lerobot"), render=("full", "fast"))
         if self.size == 0:
             object.__setattr__(self, "size", 480 if self.layout == "lerobot" else 224)
-        if self.size < 1 or self.max_steps < 1:
-            raise ConfigError(
-                f"size and max_steps must be at least 1, not {self.size}, {self.max_steps}."
-            )
-        if self.render not in ("full", "fast"):
-            raise ConfigError(f"render is 'full' or 'fast', not {self.render!r}.")
+        check_at_least(self, size=1, max_steps=1)
 
 
 class MetaWorld:

@@ -17,7 +17,7 @@ from gymnasium.utils import seeding
 from hocket.adapters.envs.compiled import compiled, digest
 from hocket.adapters.envs.metaworld import UPSIDE_DOWN, MetaWorldConfig
 from hocket.adapters.envs.rendering import STATE_KEY, CameraEnv, no_gl_at_import
-from hocket.core.contracts.env import start_scheme
+from hocket.core.contracts.env import LEROBOT, start_scheme
 from hocket.core.data import Array
 from hocket.errors import EnvError
 from hocket.workers.env.simulator_model import MODEL_DIGEST
@@ -79,7 +79,13 @@ class MetaWorldEnv(CameraEnv):
         return {MODEL_DIGEST: self._digest, **super().facts}
 
     def _begin(self, seed: int) -> None:
-        self._lay_out(self._draw(seed))
+        first = self._draw(seed)
+        if self._config.start_scheme == LEROBOT:
+            # MetaWorld's own reset lays out twice, which LeRobot takes as it comes: the second
+            # draw, and at first a picture in which what is fixed stands where the first put it.
+            self._lay_out(self._place_next(), rehearsed=first)
+        else:
+            self._lay_out(first)
 
     def close(self) -> None:
         self.free_renderer()
@@ -137,6 +143,9 @@ class MetaWorldEnv(CameraEnv):
         self.sim._freeze_rand_vec = False
         source = start_scheme(self._config.start_scheme).seed(self._task, seed)
         self.sim.np_random, _ = seeding.np_random(source)
+        return self._place_next()
+
+    def _place_next(self) -> Array:
         self._place_things()  # nothing is drawn by where the hand is
         return np.array(self.sim._last_rand_vec, np.float64)
 
@@ -153,8 +162,8 @@ class MetaWorldEnv(CameraEnv):
         """What MetaWorld notes of the hand once it has moved it, and nothing else."""
         self.sim.init_tcp = self.sim.tcp_center
 
-    def _lay_out(self, start: Array) -> None:
-        """Begin an episode as a newly made env would."""
+    def _lay_out(self, start: Array, rehearsed: Array | None = None) -> None:
+        """Begin an episode as a newly made env would, which may have rehearsed another start."""
         self._forget()
         data = {
             "env_cls": type(self.sim),
@@ -165,14 +174,21 @@ class MetaWorldEnv(CameraEnv):
 
         def rehearse() -> Any:
             del self.sim.reset_model
-            return self._place_things()
+            if rehearsed is None:
+                return self._place_things()
+            # With the hand, whose steps let things settle: goals are drawn at their height.
+            self.sim._last_rand_vec = rehearsed.copy()
+            found = self.sim.reset_model()
+            self.sim._last_rand_vec = start.copy()
+            return found
 
         # MetaWorld resets its model twice, and MuJoCo's state in between: whatever the hand did the
         # first time is forgotten.
         self.sim.reset_model = rehearse
         self._state, _ = self.sim.reset()
         self.start = start.copy()
-        self._settle(self._integration())
+        if rehearsed is None:
+            self._settle(self._integration())
 
     def _forget(self) -> None:
         """Undo all that earlier episodes left in the simulator, in its model and in MetaWorld."""

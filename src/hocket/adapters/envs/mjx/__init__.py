@@ -19,8 +19,9 @@ import numpy as np
 
 from hocket.core.contracts.batched import BatchedEnv
 from hocket.core.contracts.env import TASK_AND_SEED, start_scheme
-from hocket.core.data import Array, TaskInfo
+from hocket.core.data import Array
 from hocket.core.plugins import did_you_mean
+from hocket.core.specs import TaskInfo
 from hocket.errors import UnknownNameError
 from hocket.workers.env import gl
 
@@ -149,6 +150,7 @@ TASKS: Mapping[str, MjxTask] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MjxConfig:
+    plain_texts: ClassVar[tuple[str, ...]] = ("start_scheme",)
     backend: Literal["jax", "c"] = "jax"
     """`jax`: MJX, in 32-bit floats, compiled for the number of rows when it starts. `c`: MuJoCo's
     own threads, in 64-bit floats. Results of the two differ in the last digits."""

@@ -6,7 +6,7 @@ steps; MuJoCo only derives the poses of bodies, and simulates nothing.
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from dataclasses import dataclass
 from typing import NoReturn
 
 import mujoco
@@ -17,6 +17,7 @@ from hocket.adapters.envs.mjx import STATE_KEY, MjxTask
 from hocket.adapters.envs.rendering import CameraEnv
 from hocket.core.data import Array
 from hocket.errors import EnvError
+from hocket.workers.env.gl import GlConfig
 
 IMAGE_KEY = "observation/image"
 CAMERA = "view"
@@ -25,6 +26,14 @@ _GOAL = (0.2, 0.75, 0.3, 0.6)
 _ARM = (0.85, 0.5, 0.2, 1.0)
 _BLOCK = (0.35, 0.55, 0.85, 1.0)
 _FLOOR = (0.32, 0.36, 0.42, 1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViewConfig(GlConfig):
+    """How a view looks."""
+
+    size: int = SIZE
+    render: str = "full"
 
 
 class MjxView(CameraEnv):
@@ -37,8 +46,7 @@ class MjxView(CameraEnv):
         self._model = _furnished(task)
         self._data = mujoco.MjData(self._model)
         self._goal = np.zeros(3)
-        looks = SimpleNamespace(size=SIZE, render="full")
-        super().__init__(task.info.name, looks, {IMAGE_KEY: CAMERA}, len(self._state()))
+        super().__init__(task.info.name, ViewConfig(), {IMAGE_KEY: CAMERA}, len(self._state()))
         self.use_cameras(())
         high = np.ones(self._model.nu, np.float32)
         self.action_space = spaces.Box(-high, high)

@@ -11,6 +11,7 @@ are imported when the first policy is built, and not by importing this file.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import threading
 from collections import deque
@@ -26,15 +27,19 @@ from hocket.adapters.policies.devices import keep_threads
 from hocket.adapters.policies.lerobot.folder import (
     ACTION,
     IMAGES,
+    WHOLE_CHUNKS,
     check_folder,
     find_folder,
+    is_on_hub,
     keys_of,
     load,
     spec_of,
 )
+from hocket.adapters.policies.lerobot.guidance import alike, can_be_guided, guide
 from hocket.adapters.policies.rtc import RtcConfig
-from hocket.core.contracts.policy import DELAY, PREFIX, PREFIX_LENGTH
-from hocket.core.data import Actions, Array, Batch, Row
+from hocket.core.contracts.policy import PREFIX
+from hocket.core.data import Actions, Array, Batch, Row, Trial
+from hocket.core.settings import check_at_least
 from hocket.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -42,8 +47,8 @@ if TYPE_CHECKING:
 
 _CAMERA = "observation.image"
 _SEEDS = 2**63 - 1
-_GUIDED = ("smolvla", "pi0", "pi05")
-"""Policies that LeRobot samples by a flow, and so can guide."""
+_ALONE = ("fastwam",)
+"""Policies that infer the rows of a batch one by one themselves, and draw as if each were alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,12 +64,12 @@ class LeRobotConfig:
     vlm: str = ""
     """Folder with the backbone's configuration and tokenizer, for policies whose config.json names
     one on the hub (SmolVLA)."""
+    base: str = ""
+    """Where the policy is that a LoRA fine-tune began with, if not where adapter_config.json says:
+    a folder, or an id of the hub."""
 
     def __post_init__(self) -> None:
-        if self.max_batch < 1:
-            raise ConfigError(f"max_batch must be at least 1, not {self.max_batch}.")
-        if self.threads is not None and self.threads < 1:
-            raise ConfigError(f"threads must be at least 1, not {self.threads}.")
+        check_at_least(self, max_batch=1, threads=1)
 
 
 class LeRobot:
@@ -81,10 +86,31 @@ class LeRobot:
             name = "cuda" if torch.cuda.is_available() else "cpu"
         self._device = torch.device(name)
         self._loaded = load(folder, settings, name)
+        self.base = self._loaded.base
         self._keys = keys_of(self._loaded.config, settings.keys)
         self.spec = spec_of(self._loaded.config, self._keys, settings)
         # Invariant: the policy's own queues and the noise's keys belong to one call at a time.
         self._lock = threading.Lock()
+        if self._loaded.config.type not in WHOLE_CHUNKS:
+            self._learn_length()
+
+    def _learn_length(self) -> None:
+        """Policies differ in what they answer of the chunk that is configured: this one is asked
+        once, about nothing, and its answer tells."""
+        arrays = {}
+        for ours, theirs in self._keys.items():
+            shape = tuple(self._loaded.config.input_features[theirs].shape)
+            if ours in (self.spec.cameras or ()):
+                shape = (*shape[1:], shape[0])
+            lead = (1, self.spec.history) if self.spec.history > 1 else (1,)
+            arrays[ours] = np.zeros((*lead, *shape), np.uint8 if len(shape) == 3 else np.float32)
+        trial = Trial(suite="", task="", seed=0)
+        row = Row(trial=trial, attempt=0, chunk=0, noise_seed=0, prompt="move", session="length")
+        _, length, size = self.infer(Batch(arrays=arrays, rows=(row,))).values.shape
+        replan = min(self.spec.replan or length, length)
+        self.spec = dataclasses.replace(
+            self.spec, chunk_length=length, action_size=size, replan=replan
+        )
 
     @property
     def continuations(self) -> tuple[str, ...]:
@@ -100,6 +126,9 @@ class LeRobot:
 
         keep_threads()
         rows = [*batch.rows, *[batch.rows[-1]] * batch.pad]
+        if self._loaded.config.type in _ALONE:
+            with self._lock, torch.inference_mode():
+                return Actions(np.concatenate([self._answer(*one) for one in singly(batch, rows)]))
         if PREFIX not in batch.arrays:
             with self._lock, torch.inference_mode():
                 return Actions(self._answer(batch, rows))
@@ -119,8 +148,15 @@ class LeRobot:
         import torch
 
         from hocket.adapters.policies.lerobot.noise import KeyedNoise
+        from hocket.adapters.policies.lerobot.prefix import FLOWS, shared_prefix, sharing
 
-        with KeyedNoise([row.noise_seed for row in rows], self._device):
+        encoding = contextlib.ExitStack()
+        config = self._loaded.config
+        if config.type in FLOWS and committed is None and not config.compile_model:
+            firsts = sharing(batch, rows)
+            if len(set(firsts)) < len(rows):
+                encoding.enter_context(shared_prefix(self._loaded.policy.model, firsts))
+        with KeyedNoise([row.noise_seed for row in rows], self._device), encoding:
             seen = self._observation(batch, rows)
             guided: dict[str, Any] = {}
             if committed is not None and committed[1]:
@@ -297,6 +333,12 @@ class _Loader:
 
     Config = LeRobotConfig
 
+    def require_data(self, argument: str) -> None:
+        """Raise where the folder is not there or lacks something, before anything is started. An id
+        of the hub is left to whoever loads it."""
+        if not is_on_hub(argument):
+            check_folder(find_folder(argument))
+
     def module(self, argument: str, config: LeRobotConfig) -> torch.nn.Module:
         """The policy as a module of chunks, for training."""
         from hocket.adapters.policies.lerobot.module import make_module
@@ -312,47 +354,22 @@ class _Loader:
         if plain.get("temporal_ensemble_coeff") is not None:
             kind = EnsembledACT
         policy = kind(folder, config)
+        origin = {}
         if not Path(argument).expanduser().exists():
-            policy.spec = dataclasses.replace(policy.spec, origin=hub.origin(argument, folder))
+            origin = hub.origin(argument, folder)
+        if policy.base is not None:
+            name, base = policy.base
+            about = hub.origin(name, base) if is_on_hub(name) else hub.digests(base)
+            origin |= {"base": name, **{f"base/{key}": value for key, value in about.items()}}
+        policy.spec = dataclasses.replace(policy.spec, origin=origin)
         return policy
 
 
 load_policy = _Loader()
 
 
-def can_be_guided(policy: Any) -> bool:
-    """True where the installed LeRobot can do real-time chunking for this policy."""
-    return policy.config.type in _GUIDED and hasattr(policy, "init_rtc_processor")
-
-
-def guide(policy: Any, config: RtcConfig) -> None:
-    """Switch on LeRobot's own guidance by committed actions, which takes J for the identity
-    (`identity` in `hocket.adapters.policies.rtc`)."""
-    from lerobot.policies.rtc.configuration_rtc import RTCConfig
-
-    if config.guidance != "identity":
-        raise ConfigError(
-            "LeRobot's policies are guided by LeRobot, which knows --rtc.guidance identity alone."
-        )
-    if config.steps:
-        raise ConfigError(
-            "LeRobot's policies take their own number of denoising steps: leave --rtc.steps out, "
-            "and set num_steps (or num_inference_steps) in the policy's config.json."
-        )
-    schedules = type(RTCConfig().prefix_attention_schedule)
-    policy.config.rtc_config = RTCConfig(
-        enabled=True,
-        prefix_attention_schedule=schedules[config.schedule.upper()],
-        max_guidance_weight=config.weight,
-    )
-    policy.init_rtc_processor()
-
-
-def alike(batch: Batch, rows: list[Row]) -> Iterator[tuple[Array, Batch, int, int]]:
-    """Rows of one delay and one length of prefix, by which LeRobot guides a whole batch: their
-    indices, their batch, and both."""
-    told = np.stack([batch.arrays[DELAY], batch.arrays[PREFIX_LENGTH]], 1)
-    for delay, length in np.unique(told, axis=0).tolist():
-        index = np.flatnonzero((told == (delay, length)).all(1))
-        arrays = {key: np.asarray(value)[index] for key, value in batch.arrays.items()}
-        yield index, Batch(arrays=arrays, rows=tuple(rows[i] for i in index)), delay, length
+def singly(batch: Batch, rows: list[Row]) -> Iterator[tuple[Batch, list[Row]]]:
+    """Each row as a batch of its own."""
+    for i, row in enumerate(rows):
+        arrays = {key: np.asarray(value)[i : i + 1] for key, value in batch.arrays.items()}
+        yield Batch(arrays=arrays, rows=(row,)), [row]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import json
 import os
 import sys
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -13,13 +15,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hocket.adapters import hub
-from hocket.core.data import ArraySpec, PolicySpec
+from hocket.core.specs import ArraySpec, PolicySpec
 from hocket.errors import ConfigError, MissingExtraError
+from hocket.system.venvs.table import VENVS
 
 if TYPE_CHECKING:
     from hocket.adapters.policies.lerobot import LeRobotConfig
 
 WEIGHTS = "model.safetensors"
+_ADAPTER, _ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+"""What a LoRA fine-tune has in place of weights."""
 _PROCESSORS = ("policy_preprocessor.json", "policy_postprocessor.json")
 _PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 
@@ -27,8 +32,13 @@ ACTION = "action"
 IMAGES = "observation.images"
 _ANY_SIZE = ("smolvla", "pi0", "pi05", "pi0_fast", "xvla", "groot", "wall_x")
 """Policies that scale images themselves."""
-_ALIASES = {"observation.images.image2": "observation/wrist_image"}
+ALIASES = {"observation.images.image2": "observation/wrist_image"}
 """LeRobot's names for what hocket's envs call otherwise: LIBERO's wrist camera."""
+WHOLE_CHUNKS = (
+    *("act", "diffusion", "vqbet", "tdmpc", "sac", "gaussian_actor", "multi_task_dit", "smolvla"),
+    *("pi0", "pi05", "xvla", "eo1", "evo1", "vla_jepa", "wall_x"),
+)
+"""Policies whose configuration tells the length of what they answer. Others are asked."""
 _SILENT = ("pi0", "pi05", "pi0_fast")
 _LONGEST = 600
 """Characters of torch's message that are shown."""
@@ -47,6 +57,8 @@ class Loaded:
     config: Any
     preprocess: Any
     postprocess: Any
+    base: tuple[str, Path] | None = None
+    """The name and the folder of the policy that a fine-tune began with."""
 
 
 def find_folder(argument: str) -> Path:
@@ -59,9 +71,17 @@ def find_folder(argument: str) -> Path:
         return inner if not (folder / "config.json").exists() and inner.is_dir() else folder
     if folder.exists():
         raise ConfigError(f"{argument!r} is a file; name the folder that LeRobot saved.")
-    if not argument.startswith((".", "/", "~")) and hub.is_id(argument):
+    if is_on_hub(argument):
         return hub.fetch(argument)
     raise ConfigError(f"There is no policy folder {argument!r}.")
+
+
+def is_on_hub(argument: str) -> bool:
+    """True if a name can only mean a repository of Hugging Face's hub."""
+    path = Path(argument).expanduser()
+    if path.exists() or argument.startswith((".", "/", "~")) or path.name == "pretrained_model":
+        return False
+    return hub.is_id(argument)
 
 
 def check_folder(folder: Path) -> dict[str, Any]:
@@ -77,15 +97,16 @@ def check_folder(folder: Path) -> dict[str, Any]:
         raise ConfigError(f"{folder / 'config.json'} does not say its policy's type.")
     if kind in REFUSED:
         raise ConfigError(f"A {kind!r} policy cannot be evaluated in batches: {REFUSED[kind]}.")
-    if not (folder / WEIGHTS).is_file():
+    weights = _ADAPTER_WEIGHTS if is_adapter(folder) else WEIGHTS
+    if not (folder / weights).is_file():
         pickled = sorted(path.name for path in folder.iterdir() if path.suffix in _PICKLED)
         if pickled:
             raise ConfigError(
                 f"{folder} has its weights as {pickled[0]}, a pickle, which can run code when it "
                 f"is read: refused. Where you trust it, load it with LeRobot and save it again "
-                f"(policy.save_pretrained), which writes {WEIGHTS}."
+                f"(policy.save_pretrained), which writes {weights}."
             )
-        raise ConfigError(f"{folder} has no {WEIGHTS}.")
+        raise ConfigError(f"{folder} has no {weights}.")
     for name in _PROCESSORS:
         if not (folder / name).is_file():
             raise ConfigError(
@@ -96,8 +117,39 @@ def check_folder(folder: Path) -> dict[str, Any]:
     return plain
 
 
+def is_adapter(folder: Path) -> bool:
+    """True for a fine-tune that has only what differs from the policy that it began with."""
+    return (folder / _ADAPTER).is_file() and not (folder / WEIGHTS).is_file()
+
+
+def find_base(folder: Path, given: str) -> tuple[str, Path]:
+    """The policy that a fine-tune began with: its name, and its folder."""
+    plain = json.loads((folder / _ADAPTER).read_text())
+    name = given or plain.get("base_model_name_or_path") or ""
+    if not name:
+        raise ConfigError(
+            f"{folder} is a fine-tune, and its {_ADAPTER} does not say of what. Name that policy: "
+            f"--policy.base PATH."
+        )
+    if not given and (folder / name).is_dir():
+        name = str(folder / name)
+    elif not given and plain.get("revision") and is_on_hub(name):
+        name = f"{name}@{plain['revision']}"
+    try:
+        base = find_folder(name)
+    except ConfigError as exc:
+        raise ConfigError(
+            f"{folder} is a fine-tune of {name!r}, which {_ADAPTER} names, and has only what "
+            f"differs. {exc} --policy.base PATH tells where that policy is now."
+        ) from exc
+    if not (base / WEIGHTS).is_file():
+        raise ConfigError(f"{folder} is a fine-tune of {name!r}, which has no {WEIGHTS}.")
+    return name, base
+
+
 def load(folder: Path, settings: LeRobotConfig, device: str) -> Loaded:
     """The policy on its device, in evaluation mode, and its processors."""
+    base = find_base(folder, settings.base) if is_adapter(folder) else None
     # Before anything of Hugging Face's is imported: what is missing must fail, not be fetched.
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     mend_torchvision()
@@ -111,16 +163,11 @@ def load(folder: Path, settings: LeRobotConfig, device: str) -> Loaded:
             f"it, --policy-python PATH: hocket venv lerobot builds one."
         ) from exc
     register_third_party_plugins()
-    refuse_unpatched(check_folder(folder)["type"])
-    try:
-        config: Any = PreTrainedConfig.from_pretrained(str(folder))
-    except Exception as exc:
-        # The parser's errors have no common root; a checkpoint of another LeRobot ends here.
-        raise ConfigError(
-            f"LeRobot {version('lerobot')} cannot read {folder / 'config.json'}, perhaps since "
-            f"another version saved it: {str(exc)[:_LONGEST]}"
-        ) from exc
+    plain = check_folder(folder)
+    refuse_unpatched(plain["type"])
+    config = _read_config(folder, plain, PreTrainedConfig)
     config.device = device
+    config.pretrained_path = folder  # or some begin with a backbone's weights, of the hub
     # Weights come from the folder; what a config names here would be downloaded for nothing.
     if hasattr(config, "pretrained_backbone_weights"):
         config.pretrained_backbone_weights = None
@@ -131,30 +178,73 @@ def load(folder: Path, settings: LeRobotConfig, device: str) -> Loaded:
         if hasattr(config, "vlm_model_name"):
             config.vlm_model_name = settings.vlm
         changes["tokenizer_processor"] = {"tokenizer_name": settings.vlm}
-    policy = _load_weights(get_policy_class(config.type), folder, config)
+        changes["action_tokenizer_processor"] = {"paligemma_tokenizer_name": settings.vlm}
+        if hasattr(config, "text_tokenizer_name"):
+            config.text_tokenizer_name = settings.vlm
+    weights = folder if base is None else base[1]
+    policy = _load_weights(get_policy_class(config.type), weights, config)
+    if base is not None:
+        policy = _adapted(policy, folder)
     # LeRobot refuses changes to steps that the pipeline has not.
     steps = json.loads((folder / _PROCESSORS[0]).read_text()).get("steps", [])
     names = {step.get("registry_name") for step in steps}
-    before, after = make_pre_post_processors(
-        config,
-        pretrained_path=str(folder),
-        preprocessor_overrides={name: changes[name] for name in changes if name in names},
-        postprocessor_overrides={},
+    try:
+        before, after = make_pre_post_processors(
+            config,
+            pretrained_path=str(folder),
+            preprocessor_overrides={name: changes[name] for name in changes if name in names},
+            postprocessor_overrides={},
+        )
+    except (ImportError, KeyError, TypeError, ValueError) as exc:
+        raise _unreadable(folder / _PROCESSORS[0], exc) from exc
+    return Loaded(policy=policy, config=config, preprocess=before, postprocess=after, base=base)
+
+
+def _read_config(folder: Path, plain: Mapping[str, Any], parser: Any) -> Any:
+    """The policy's configuration. Each version writes all its fields, and refuses those that it has
+    not got itself; one that is null says nothing."""
+    kind = plain["type"]
+    try:
+        fields = {each.name for each in dataclasses.fields(parser.get_choice_class(kind))} | {
+            "type"
+        }
+        kept = {key: value for key, value in plain.items() if value is not None or key in fields}
+        with tempfile.TemporaryDirectory() as copy:
+            (Path(copy) / "config.json").write_text(json.dumps(kept))
+            return parser.from_pretrained(copy)
+    except Exception as exc:  # the parser's errors have no common root
+        if isinstance(exc, KeyError):
+            known = ", ".join(sorted(parser.get_known_choices()))
+            exc = KeyError(f"it knows no policy {kind!r}, but {known}")
+        raise _unreadable(folder / "config.json", exc) from exc
+
+
+def _unreadable(file: Path, exc: Exception) -> ConfigError:
+    """What to say of a file that another LeRobot may have saved."""
+    here = version("lerobot")
+    other = "lerobot-0.4" if _release() >= (0, 5) else "lerobot"
+    return ConfigError(
+        f"LeRobot {here} cannot read {file}, perhaps since another version saved it: "
+        f"{str(exc)[:_LONGEST]} Another venv has {VENVS[other].about.split(',')[0]}: hocket venv "
+        f"{other}, then --policy-python venvs/{other}/bin/python."
     )
-    return Loaded(policy=policy, config=config, preprocess=before, postprocess=after)
+
+
+def _release() -> tuple[int, ...]:
+    return tuple(map(int, version("lerobot").split(".")[:2]))
 
 
 def refuse_unpatched(kind: str) -> None:
     """Raise where LeRobot's pi0 would: before 0.5 it needs a transformers patched for it."""
-    if kind not in _SILENT or tuple(map(int, version("lerobot").split(".")[:2])) >= (0, 5):
+    if kind not in _SILENT or _release() >= (0, 5):
         return
     try:
         importlib.import_module("transformers.models.siglip.check")
     except ImportError:
         raise ConfigError(
             f"LeRobot {version('lerobot')} runs {kind!r} only on a transformers that was patched "
-            f"for it. LeRobot 0.5 and later need no patch: hocket venv lerobot-0.6, then "
-            f"--policy-python venvs/lerobot-0.6/bin/python."
+            f"for it. LeRobot 0.5 and later need no patch: hocket venv lerobot, then "
+            f"--policy-python venvs/lerobot/bin/python."
         ) from None
 
 
@@ -194,6 +284,35 @@ def _load_weights(kind: Any, folder: Path, config: Any) -> Any:
     return policy
 
 
+def _adapted(policy: Any, folder: Path) -> Any:
+    """The policy with a fine-tune's layers in it. Keys that the fine-tune lacks or has too many of
+    would be warned of, and the policy be another."""
+    try:
+        from peft import PeftModel, get_peft_model_state_dict
+    except ImportError as exc:
+        raise MissingExtraError(
+            f"{folder} is a LoRA fine-tune, which takes the package 'peft' in {sys.executable}: "
+            f"hocket venv lerobot builds an interpreter that has it."
+        ) from exc
+    from safetensors import safe_open
+
+    try:
+        wrapped = PeftModel.from_pretrained(policy, str(folder))
+    except (RuntimeError, ValueError, TypeError, KeyError) as exc:
+        raise ConfigError(
+            f"{folder / _ADAPTER_WEIGHTS} does not fit the policy that it names: "
+            f"{str(exc)[:_LONGEST]}"
+        ) from exc
+    with safe_open(folder / _ADAPTER_WEIGHTS, "pt") as file:
+        differing = set(file.keys()) ^ set(get_peft_model_state_dict(wrapped))
+    if differing:
+        raise ConfigError(
+            f"{folder / _ADAPTER_WEIGHTS} does not fit the policy that it names: only one of them "
+            f"has {min(differing)!r}, and {len(differing)} in all."
+        )
+    return wrapped.get_base_model().eval()
+
+
 def mend_torchvision() -> None:
     """Make a torchvision importable that was built for another device than torch, in interpreters
     that `hocket venv` did not build."""
@@ -224,7 +343,7 @@ def keys_of(config: Any, given: Mapping[str, str]) -> dict[str, str]:
         raise ConfigError(f"The policy has no input {unknown[0]!r}; it reads: {', '.join(wanted)}.")
     keys: dict[str, str] = {}
     for name in wanted:
-        ours = given.get(name) or _ALIASES.get(name) or default_key(name)
+        ours = given.get(name) or default_key(name)
         if ours in keys:
             raise ConfigError(f"{keys[ours]!r} and {name!r} would both read {ours!r}; set keys.")
         keys[ours] = name
@@ -233,6 +352,8 @@ def keys_of(config: Any, given: Mapping[str, str]) -> dict[str, str]:
 
 def default_key(name: str) -> str:
     """`observation.images.wrist_image` is `observation/wrist_image`."""
+    if name in ALIASES:
+        return ALIASES[name]
     for prefix in (f"{IMAGES}.", "observation."):
         if name.startswith(prefix):
             return f"observation/{name[len(prefix) :]}"

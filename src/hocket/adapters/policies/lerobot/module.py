@@ -4,6 +4,7 @@ env's observations to the env's actions, through the policy's own processors."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -98,6 +99,11 @@ class SmolVLAModule(LeRobotModule):
         self.encoded = nn.Identity()
         self.denoising_steps = int(self.policy.config.num_steps)
         self.flow_size = int(self.policy.config.max_action_dim)
+        self.real_size = int(self.policy.config.action_feature.shape[0])
+
+    def times(self, drawn: Tensor) -> Tensor:
+        """Beta(1.5, 1) in LeRobot's time, by the inverse of its distribution."""
+        return 1.0 - (0.999 * torch.special.ndtr(drawn) ** (1 / 1.5) + 0.001)
 
     def encode(self, observation: Mapping[str, Tensor]) -> tuple[Tensor, Any]:
         """The mask of the tokens, and the language model's keys and values."""
@@ -113,13 +119,16 @@ class SmolVLAModule(LeRobotModule):
             inputs["observation.language.attention_mask"],
             state=policy.prepare_state(inputs),
         )
-        made, cache = model.vlm_with_expert.forward(
+        forward = model.vlm_with_expert.forward
+        # LeRobot 0.4 must be told to fill the cache; later ones do so where none is given.
+        told = {"fill_kv_cache": True} if "fill_kv_cache" in signature(forward).parameters else {}
+        made, cache = forward(
             attention_mask=make_att_2d_masks(counted, attended),
             position_ids=torch.cumsum(counted, dim=1) - 1,
             past_key_values=None,
             inputs_embeds=[tokens, None],
             use_cache=policy.config.use_cache,
-            fill_kv_cache=True,
+            **told,
         )
         weights = counted[..., None].to(made[0].dtype)
         self.encoded((made[0] * weights).sum(1) / weights.sum(1).clamp(min=1))

@@ -14,6 +14,10 @@ Positional = tuple[Any, ...]
 Named = dict[str, Any]
 
 
+class _Keyed(torch.Generator):  # type: ignore[misc]
+    """A generator that was seeded here, perhaps by a context inside of another."""
+
+
 class KeyedNoise(TorchFunctionMode):  # type: ignore[misc]
     """A context in which torch draws noise row by row, each row from a generator with its own seed.
     Noise without a row for each lane comes from one seed, `shared`."""
@@ -21,8 +25,8 @@ class KeyedNoise(TorchFunctionMode):  # type: ignore[misc]
     def __init__(self, seeds: Sequence[int], device: torch.device, *, shared: int = 0) -> None:
         super().__init__()
         self._device = device
-        self._rows = [torch.Generator(device).manual_seed(seed) for seed in seeds]
-        self._shared = torch.Generator(device).manual_seed(shared)
+        self._rows = [_Keyed(device).manual_seed(seed) for seed in seeds]
+        self._shared = _Keyed(device).manual_seed(shared)
         self._draws: Mapping[Draw, Draw] = {
             torch.randn: self._sized,
             torch.rand: self._sized,
@@ -42,9 +46,8 @@ class KeyedNoise(TorchFunctionMode):  # type: ignore[misc]
     ) -> Any:
         named = dict(kwargs or {})
         draw = self._draws.get(func)
-        if draw is None or named.get("generator") is not None:
+        if draw is None or isinstance(named.get("generator"), _Keyed):
             return func(*args, **named)
-        named.pop("generator", None)
         return draw(func, args, named)
 
     def _sized(self, func: Draw, args: Positional, named: Named) -> Any:
@@ -63,8 +66,10 @@ class KeyedNoise(TorchFunctionMode):  # type: ignore[misc]
 
     def _draw(self, func: Draw, size: tuple[int, ...], named: Named) -> Any:
         named = {"device": self._device, **named}
+        # One of the policy's own would be for the whole batch.
+        own = named.pop("generator", None)
         if not size or size[0] != len(self._rows):
-            return func(size, generator=self._shared, **named)
+            return func(size, generator=own or self._shared, **named)
         rows = [func((1, *size[1:]), generator=row, **named) for row in self._rows]
         return torch.cat(rows)
 
@@ -87,12 +92,14 @@ class KeyedNoise(TorchFunctionMode):  # type: ignore[misc]
 
     def _by_rows(self, func: Draw, args: Positional, named: Named) -> Any:
         values, rest = args[0], args[1:]
+        named.pop("generator", None)
         return torch.cat(
             [func(part, *rest, generator=g, **named) for part, g in self._parts(values)]
         )
 
     def _in_place(self, func: Draw, args: Positional, named: Named) -> Any:
         tensor, rest = args[0], args[1:]
+        named.pop("generator", None)
         for part, generator in self._parts(tensor):
             func(part, *rest, generator=generator, **named)
         return tensor

@@ -3,7 +3,7 @@
 A mapping is any object with `request(observation, prompt) -> dict` and `actions(chunk) -> array`,
 for one env at a time. It may also say `inputs` and `cameras` (the env's keys that it reads),
 `action_size`, `control_rate` and `replan`. `open_mapping` finds one by name: built in (`droid`,
-`libero`, `aloha`, `metaworld`), a YAML file, or `package.module:Class`.
+`libero`, `aloha`, `metaworld`, `bridge`), a YAML file, or `package.module:Class`.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-import yaml
+import numpy as np
 
 from hocket.adapters.policies.mapping.rules import RuleMapping, find_key, parse_mapping
-from hocket.core.data import Array, EnvSpec, Observation
+from hocket.core.data import Array, Observation
 from hocket.core.plugins import did_you_mean, load_named
+from hocket.core.specs import EnvSpec
 from hocket.errors import ConfigError, SpecMismatchError, UnknownNameError
+from hocket.system.bounded_yaml import read_yaml
 
 _IMAGE = {"resize": [224, 224], "dtype": "uint8"}
 
@@ -87,6 +89,21 @@ BUILTIN: Mapping[str, Mapping[str, Any]] = {
         "control_rate": 50,
         "replan": 10,
     },
+    # As SimplerEnv's evaluator asks a server of OpenPI's and uses its answer: the camera's picture
+    # stretched, and a gripper that is open above a half.
+    "bridge": {
+        "request": {
+            "observation/primary_image": {"from": "observation/image", "stretch": True, **_IMAGE},
+            "observation/state": {"from": "observation/state", "size": 8},
+        },
+        "actions": {
+            "slice": [0, 7],
+            "axis_angle": 3,
+            "gripper": {"threshold": 0.5, "opened": -1.0, "closed": 1.0},
+        },
+        "control_rate": 5,
+        "replan": 4,
+    },
     "metaworld": {
         "request": {
             "observation/image": {"from": "observation/image", **_IMAGE},
@@ -125,7 +142,7 @@ def open_mapping(name: str) -> Embodiment:
     if name in BUILTIN:
         return parse_mapping(name, BUILTIN[name])
     if name.endswith((".yaml", ".yml")):
-        return _from_file(name)
+        return parse_mapping(Path(name).name, read_yaml(name, "The mapping"))
     if ":" in name:
         return _from_class(name)
     raise UnknownNameError(
@@ -138,6 +155,19 @@ def spec_fields(mapping: Embodiment) -> dict[str, Any]:
     """The fields of a PolicySpec that a mapping determines; None where it does not say."""
     names = ("action_size", "cameras", "control_rate", "replan")
     return {name: getattr(mapping, name, None) for name in names}
+
+
+def missing_key(error: str, sent: Mapping[str, Any]) -> str:
+    """What helps where a server raised `error` for a request: what it was sent, and the built-in
+    mapping that sends a key which the error names."""
+    found = {
+        key: name
+        for name, rules in reversed(list(BUILTIN.items()))
+        for key in rules["request"]
+        if any(f"'{part}'" in error for part in (key, key.split("/")[0])) and key not in sent
+    }
+    hint = "".join(f" --policy.mapping {name} sends {key!r}." for key, name in found.items())
+    return f"The server was sent {', '.join(map(repr, sent))}.{hint}"
 
 
 def check_env(mapping: Embodiment, name: str, spec: EnvSpec) -> None:
@@ -161,16 +191,6 @@ def check_env(mapping: Embodiment, name: str, spec: EnvSpec) -> None:
         )
 
 
-def _from_file(name: str) -> RuleMapping:
-    try:
-        data = yaml.safe_load(Path(name).read_text(encoding="utf-8"))
-    except OSError as exc:
-        raise ConfigError(f"The mapping {name!r} cannot be read: {exc}") from exc
-    except yaml.YAMLError as exc:
-        raise ConfigError(f"The mapping {name!r} is no YAML: {exc}") from exc
-    return parse_mapping(Path(name).name, data)
-
-
 def _from_class(name: str) -> Embodiment:
     mapping: Embodiment = load_named(name, "mapping")()
     for method in ("request", "actions"):
@@ -180,3 +200,8 @@ def _from_class(name: str) -> Embodiment:
                 f"request(observation, prompt) -> dict and actions(chunk) -> array."
             )
     return mapping
+
+
+def padded(values: Array, pad: int) -> Array:
+    """A batch's answers, with those of its last row for its padding."""
+    return np.concatenate([values, np.repeat(values[-1:], pad, axis=0)]) if pad else values

@@ -38,6 +38,8 @@ class Field:
     """Degrees, counter-clockwise: 0, 90, 180 or 270."""
     resize: tuple[int, int] | None = None
     """Height and width; scaled to fit, centred on black. Makes the image uint8."""
+    stretch: bool = False
+    """Scale height and width by themselves, so that nothing is black."""
     range: Ranges | None = None
     """Two ranges: values go from the first to the second, linearly."""
     dtype: str | None = None
@@ -80,7 +82,8 @@ class Field:
         if self.rotate:
             value = np.rot90(value, self.rotate // 90, axes=(0, 1))
         if self.resize is not None:
-            value = resize_with_pad(as_uint8(value), *self.resize)
+            scale = resize if self.stretch else resize_with_pad
+            value = scale(as_uint8(value), *self.resize)
         if self.range is not None:
             value = _rescaled(value, self.range)
         if self.dtype is not None:
@@ -121,6 +124,9 @@ class ActionRule:
 
     slice: tuple[int, int] | None = None
     """Start and stop among the columns."""
+    axis_angle: int | None = None
+    """The first of three columns, roll, pitch and yaw about axes that stand still, that the env
+    takes as an axis times its angle."""
     gripper: Gripper | None = None
     clip: tuple[float, float] | None = None
 
@@ -135,6 +141,9 @@ class ActionRule:
                 )
             chunk = chunk[..., start:stop]
         actions = np.array(chunk, dtype=np.result_type(chunk.dtype, np.float32))
+        if self.axis_angle is not None:
+            columns = slice(self.axis_angle, self.axis_angle + 3)
+            actions[..., columns] = _axis_angles(actions[..., columns])
         if self.gripper is not None:
             self.gripper.apply(actions)
         if self.clip is not None:
@@ -197,6 +206,19 @@ class RuleMapping:
 def _rescaled(values: Array, ranges: Ranges) -> Array:
     (low, high), (new_low, new_high) = ranges
     return (values - low) * ((new_high - new_low) / (high - low)) + new_low
+
+
+def _axis_angles(angles: Array) -> Array:
+    """Roll, pitch and yaw `[..., 3]` as axes times their angles."""
+    (a, b, c), (x, y, z) = np.cos(angles / 2).T, np.sin(angles / 2).T
+    w = a * b * c + x * y * z
+    axis = np.array(
+        [x * b * c - a * y * z, a * y * c + x * b * z, a * b * z - x * y * c], angles.dtype
+    )
+    length = np.linalg.norm(axis, axis=0)
+    angle = 2 * np.arctan2(length, w)
+    scaled: Array = (axis * np.where(length > 0, angle / np.maximum(length, 1e-30), 2.0)).T
+    return scaled
 
 
 def find_key(source: str, keys: Container[str]) -> str | None:

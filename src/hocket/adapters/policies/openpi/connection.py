@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from websockets.asyncio.client import ClientConnection, connect, unix_connect
 from websockets.exceptions import InvalidStatus, WebSocketException
+from websockets.frames import CloseCode
 
 from hocket.adapters.policies.openpi.protocol import (
     Announcement,
@@ -36,8 +37,10 @@ MAX_REPLY_BYTES = 256 << 20
 FRAGMENT = 1 << 20
 """Bytes. Longer frames go in pieces: an event loop's write buffer is slow with many megabytes at
 once."""
-REFUSED_STATUSES = (401, 403, 404)
-"""HTTP statuses that asking again cannot change."""
+_KEY = "set its key with --policy.api-key-file"
+_PATH = "its path may be another: SGLang's is /openpi/policy, vLLM-Omni's /v1/realtime/robot/openpi"
+REFUSED = {401: _KEY, 403: f"{_KEY}, or {_PATH}", 404: _PATH}
+"""HTTP statuses that asking again cannot change, and what may."""
 
 Answer = TypeVar("Answer")
 Read = Callable[[bytes], Answer]
@@ -61,19 +64,20 @@ class Endpoint:
     tls: ssl.SSLContext | None = None
 
 
-def parse_endpoint(text: str) -> Endpoint:
-    """`host:8000`, `wss://host/path` or `unix:/run/x.sock`, without its key and certificate."""
-    address = text.removeprefix("openpi://").removeprefix("openpi:")
+def parse_endpoint(text: str, scheme: str = "openpi", port: int = DEFAULT_PORT) -> Endpoint:
+    """`host:8000`, `host:8000/path`, `wss://host/path` or `unix:/run/x.sock`, without its key and
+    certificate. `port` is what an address without one means."""
+    address = text.removeprefix(f"{scheme}:").removeprefix("//")
     if address.startswith("unix:"):
         path = address.removeprefix("unix:")
         return Endpoint(name=address, uri="ws://localhost/", socket_path=path)
     if address.startswith(("ws://", "wss://")):
         return Endpoint(name=address, uri=address)
-    match = re.fullmatch(r"(\[[0-9a-fA-F:.]+\]|[^\s:/\[\]]+)(?::(\d{1,5}))?/?", address)
+    match = re.fullmatch(r"(\[[0-9a-fA-F:.]+\]|[^\s:/\[\]]+)(?::(\d{1,5}))?(/\S*)?", address)
     if match is None:
-        raise ConfigError(f"{text!r} is no address of a server. Write openpi://host:8000.")
-    host, port = match[1], int(match[2] or DEFAULT_PORT)
-    return Endpoint(name=f"{host}:{port}", uri=f"ws://{host}:{port}")
+        raise ConfigError(f"{text!r} is no address of a server. Write {scheme}://host:{port}.")
+    name = f"{match[1]}:{int(match[2] or port)}{(match[3] or '').rstrip('/')}"
+    return Endpoint(name=name, uri=f"ws://{name}")
 
 
 class PolicyConnection:
@@ -85,6 +89,8 @@ class PolicyConnection:
         self.announcement: Announcement | None = find_announcement(metadata)
         self.source = source
         self._is_usable = True
+        self.ended_idle = False
+        """The server closed it politely while nothing was asked, as some do after a time."""
         self._expected: asyncio.Future[str | bytes | None] | None = None
         """The awaited reply; None where the connection ended instead."""
         self._failure: Exception = ConnectionResetError("closed by the server")
@@ -98,10 +104,9 @@ class PolicyConnection:
             return await asyncio.wait_for(cls._begin(endpoint, number), OPEN_TIMEOUT_S)
         except InvalidStatus as exc:
             status = exc.response.status_code
-            if status in REFUSED_STATUSES:
+            if status in REFUSED:
                 raise PolicyUnavailableError(
-                    f"The server at {endpoint.name} refuses with HTTP {status}"
-                    + (": set its key with --policy.api-key-file." if status != 404 else ".")
+                    f"The server at {endpoint.name} refuses with HTTP {status}: {REFUSED[status]}."
                 ) from exc
             raise Unreachable(f"{endpoint.name} answers HTTP {status}") from exc
         except (OSError, WebSocketException, WireError, EOFError, asyncio.TimeoutError) as exc:
@@ -185,6 +190,9 @@ class PolicyConnection:
                     self._failure = WireError("it sent what nobody asked for")
                     break
                 self._expected.set_result(message)
+            else:
+                idle = self._expected is None or self._expected.done()
+                self.ended_idle = idle and self._socket.close_code == CloseCode.NORMAL_CLOSURE
         except (OSError, WebSocketException) as exc:
             self._failure = exc
         finally:

@@ -24,9 +24,12 @@ from hocket.adapters.policies.mapping import (
     Embodiment,
     Identity,
     check_env,
+    missing_key,
     open_mapping,
+    padded,
     spec_fields,
 )
+from hocket.adapters.policies.openpi import keying
 from hocket.adapters.policies.openpi.connection import Endpoint, Read, parse_endpoint
 from hocket.adapters.policies.openpi.protocol import (
     EXTENSION,
@@ -46,15 +49,16 @@ from hocket.adapters.policies.openpi.thread import ServersThread
 from hocket.adapters.policies.rtc import KEYS
 from hocket.core.codec import pack
 from hocket.core.contracts.policy import PREFIX
-from hocket.core.data import Actions, Array, Batch, EnvSpec, Observation, PolicySpec, Row
-from hocket.errors import ChunkShapeError, ConfigError
+from hocket.core.data import Actions, Array, Batch, Observation, Row
+from hocket.core.specs import EnvSpec, PolicySpec
+from hocket.errors import ChunkShapeError, ConfigError, PolicyError
 from hocket.system.key_file import API_KEY_VARIABLE, read_key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenPIConfig:
     mapping: str = ""
-    """droid, libero, aloha, metaworld, a .yaml file, or package.module:Class; empty sends the
+    """droid, libero, aloha, metaworld, bridge, a YAML file, or a module:Class; empty sends the
     env's own keys."""
     connections: int = 0
     """Connections to each server; 0 means 2 for a stock server, more where it announces that."""
@@ -69,7 +73,11 @@ class OpenPIConfig:
     ca_file: str = ""
     """Certificate that a wss:// server must prove itself with."""
     reply_key: str = ""
-    """The key of the actions in a reply; empty takes `actions` or `action`."""
+    """The key of the actions in a reply, or several with commas, whose numbers are joined; empty
+    takes `actions` or `action`."""
+    noise: keying.Wanted = "auto"
+    """What a stock server takes its noise from: the request's noise or seed, which is then keyed by
+    trial and chunk. auto is noise where the server tells its size, as SGLang does."""
     max_batch: int = 1
     """Rows that a stock server is asked for in one call, one after the other."""
     flush_on_reconnect: bool = False
@@ -107,6 +115,8 @@ class OpenPI:
         self._client: ServersThread | None = None
         self._spec: PolicySpec | None = None
         self._announcement: Announcement | None = None
+        self._keying: keying.Keying | None = None
+        self._is_checked = False
 
     @property
     def spec(self) -> PolicySpec:
@@ -199,6 +209,7 @@ class OpenPI:
             if self._spec is None:
                 connection = client.run(client.servers.connect())
                 self._announcement = connection.announcement
+                self._keying = keying.find_keying(self._config.noise, connection.metadata)
                 self._spec = self._make_spec()
         return client
 
@@ -217,23 +228,43 @@ class OpenPI:
                 chunk_length=0,
                 max_batch=config.max_batch,
                 concurrency=pool * len(self._endpoints),
-                keyed_noise=False,
+                keyed_noise=self._keying is not None,
             )
         if isinstance(mapping, Identity):
             return spec
         return replace(spec, inputs=None, **spec_fields(mapping))
 
     def _infer_stock(self, client: ServersThread, batch: Batch) -> Actions:
-        frames = [pack(self._request(batch, i)) for i in range(len(batch.rows))]
+        requests = [self._request(batch, i) for i in range(len(batch.rows))]
         read = partial(read_chunk, reply_key=self._config.reply_key)
-        reply = client.run(client.servers.ask(frames, read=read))
+        try:
+            if self._keying is not None:
+                self._check_keying(client, self._keying, requests[0], read)
+                seeds = [row.noise_seed for row in batch.rows]
+                requests = list(map(self._keying.keyed, requests, seeds))
+            reply = client.run(client.servers.ask(list(map(pack, requests)), read=read))
+        except PolicyError as exc:
+            if type(exc) is not PolicyError:
+                raise
+            raise PolicyError(f"{missing_key(str(exc), requests[0])} {exc}") from exc
         chunks = [self._mapping.actions(chunk) for chunk in reply.answers]
         shapes = {chunk.shape for chunk in chunks}
         if len(shapes) != 1:
             raise ChunkShapeError(
                 f"{reply.source} answered rows of one batch with {sorted(shapes)}."
             )
-        return Actions(_pad(np.stack(chunks), batch.pad), source=reply.source)
+        return Actions(padded(np.stack(chunks), batch.pad), source=reply.source)
+
+    def _check_keying(
+        self, client: ServersThread, key: keying.Keying, request: dict[str, Any], read: Read[Array]
+    ) -> None:
+        """Before the first answer counts, see that the noise does."""
+        with self._lock:
+            if not self._is_checked:
+                frames = [pack(key.keyed(request, seed)) for seed in keying.CHECKED]
+                reply = client.run(client.servers.ask(frames, read=read))
+                keying.check_keyed(reply.answers, key, reply.source)
+                self._is_checked = True
 
     def _infer_extended(self, client: ServersThread, batch: Batch) -> Actions:
         assert self._announcement is not None
@@ -255,10 +286,10 @@ class OpenPI:
             raise ChunkShapeError(
                 f"{reply.source} answered {len(batch.rows)} rows with actions {shape}."
             )
-        extras = {key: _pad(value, batch.pad) for key, value in answer["extras"].items()}
+        extras = {key: padded(value, batch.pad) for key, value in answer["extras"].items()}
         if not isinstance(self._mapping, Identity):
             if PREFIX in batch.arrays:
-                extras.setdefault(PREFIX, _pad(values, batch.pad))
+                extras.setdefault(PREFIX, padded(values, batch.pad))
             length = values.shape[1]
             values = np.stack([self._mapping.actions(chunk) for chunk in values])
             if PREFIX in batch.arrays and values.shape[1] != length:
@@ -267,7 +298,7 @@ class OpenPI:
                     f"{length}, so that a chunk cannot be continued: use --method naive."
                 )
         source = reply.source if not found["source"] else f"{reply.source}/{found['source']}"
-        return Actions(_pad(values, batch.pad), extras, found["version"], source)
+        return Actions(padded(values, batch.pad), extras, found["version"], source)
 
     def _extended(self, op: str, **asked: Any) -> tuple[dict[str, Any], Read[Mapping[str, Any]]]:
         """A numbered request of hocket's protocol, and the function that reads its reply."""
@@ -362,7 +393,3 @@ def _of_width(prefix: Array, size: int | None) -> Array:
     width = min(size, prefix.shape[2])
     fitting[:, :, :width] = prefix[:, :, :width]
     return fitting
-
-
-def _pad(values: Array, pad: int) -> Array:
-    return values if not pad else np.concatenate([values, np.repeat(values[-1:], pad, axis=0)])

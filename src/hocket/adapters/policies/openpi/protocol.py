@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 
 from hocket.core.codec import unpack
-from hocket.core.data import Array, ArraySpec, Batch, EnvSpec, Observation, PolicySpec
+from hocket.core.data import Array, Batch, Observation
+from hocket.core.specs import ArraySpec, EnvSpec, PolicySpec
 from hocket.errors import (
     ChunkShapeError,
     HocketError,
@@ -188,21 +189,32 @@ def read_chunk(frame: bytes, reply_key: str = "") -> Array:
     """The actions `[T, A]` in a stock reply."""
     value = reply = unpack(frame)
     if isinstance(reply, Mapping):
-        keys = (reply_key,) if reply_key else REPLY_KEYS
+        keys = reply_key.split(",") if reply_key else REPLY_KEYS
         present = [key for key in keys if key in reply]
-        if not present:
+        # SGLang's errors, and vLLM-Omni's.
+        told = reply.get("message") if reply.get("type") == "error" else reply.get("error")
+        if told and not present:
+            raise PolicyError(f"The server answered with an error:\n{told}")
+        if not present or (reply_key and len(present) < len(keys)):
             raise PolicyError(
                 f"The server answered without {' or '.join(map(repr, keys))}; it sent: "
                 f"{', '.join(map(repr, reply)) or 'nothing'}. Set --policy.reply-key."
             )
         value = reply[present[0]]
-    chunk = np.asarray(value)
+    try:
+        if reply_key and isinstance(reply, Mapping):
+            value = np.concatenate([np.asarray(reply[key]) for key in present], axis=-1)
+        chunk = np.asarray(value)
+    except ValueError as exc:
+        raise ChunkShapeError(f"The server answered with actions that are no array: {exc}") from exc
     if chunk.ndim == 3 and len(chunk) == 1:
         chunk = chunk[0]
-    if chunk.ndim == 1 and chunk.dtype.kind in "fiu":
+    if chunk.ndim == 1:
         chunk = chunk[None]
-    if chunk.ndim != 2 or 0 in chunk.shape:
-        raise ChunkShapeError(f"The server answered with actions {chunk.shape}; needed (T, A).")
+    if chunk.ndim != 2 or 0 in chunk.shape or chunk.dtype.kind not in "fiu":
+        raise ChunkShapeError(
+            f"The server answered with actions {chunk.shape} of {chunk.dtype}; needed (T, A)."
+        )
     return chunk
 
 
@@ -211,7 +223,8 @@ def read_extended(frame: bytes, number: int) -> Mapping[str, Any]:
     reply = unpack(frame)
     if isinstance(reply, Mapping):
         found = reply.get(EXTENSION)
-        if isinstance(found, Mapping) and found.get("id") == number:
+        asked = found.get("id") if isinstance(found, Mapping) else None
+        if type(asked) is int and asked == number:
             return reply
     raise WrongNumberError(f"The server answered something else than request {number}.")
 

@@ -35,6 +35,8 @@ FIRST_BACKOFF_S = 0.1
 LONGEST_BACKOFF_S = 5.0
 """Waits after failures double from the first to the longest: a server that comes back is found
 soon, and one that is down is not flooded."""
+MAX_KNOWN = 1024
+"""Connections that are kept in mind."""
 MAX_GREETINGS = 4096
 """Envs that a new connection is told of: a gateway's clients may name new ones without end."""
 
@@ -201,7 +203,7 @@ class ServerReplica:
         self._is_row_wise = is_row_wise
         self._idle: list[PolicyConnection] = []
         self._living: list[PolicyConnection] = []
-        """All connections that are open, as far as anybody knows."""
+        """All connections that are open, as far as anybody knows, and those that ended idle."""
         self._opened = 0
         self._lost = 0
         self.reconnects = 0
@@ -251,7 +253,7 @@ class ServerReplica:
         return any(
             source == one.source or source.startswith(f"{one.source}/")
             for one in self._living
-            if one.is_open
+            if one.is_open or one.ended_idle
         )
 
     async def connect(self) -> PolicyConnection:
@@ -316,7 +318,7 @@ class ServerReplica:
                 connection = self._idle.pop()
                 if connection.is_open:
                     return connection
-                self._lost += 1
+                self._lost += not connection.ended_idle
             return await self._dial()
         except BaseException:
             self._turns.release()
@@ -329,7 +331,8 @@ class ServerReplica:
         if self._lost:
             self._lost -= 1
             self.reconnects += 1
-        self._living = [one for one in self._living if one.is_open] + [connection]
+        known = [one for one in self._living if one.is_open or one.ended_idle]
+        self._living = [*known[-MAX_KNOWN:], connection]
         self.announcement = connection.announcement
         self.retry_at, self._backoff_s, self._outage_since = 0.0, FIRST_BACKOFF_S, None
         while self._width < self._limit:  # the server may have announced that it takes more at once

@@ -1,0 +1,44 @@
+"""What training depends on, at each start of a run: one that goes on is held to its folder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hocket.records import program
+from hocket.records.digests import FileDigests
+from hocket.records.program import Known, changes, unlike
+from hocket.records.provenance import places_of, provenance
+from hocket.records.run_file import load_about, save_run
+from hocket.train.config import TrainConfig
+
+
+def depends_on(config: TrainConfig) -> dict[str, Any]:
+    """What its numbers depend on, with the digests of the files that it names."""
+    files = FileDigests(places_of(config, [config.weights])).finish()
+    return {**provenance(config, config.functions), "files": files}
+
+
+def hold(run: Path, now: Known, *, allows_changes: bool) -> None:
+    """Raise where a run would go on with another program than those of its earlier starts."""
+    about = load_about(run)
+    found = unlike([about, *about.get("legs", ())], now)
+    advice = f"go on with `hocket train --resume {run} --allow-changes`"
+    program.hold(found, advice, allows=allows_changes)
+
+
+def save_leg(run: Path, config: TrainConfig, leg: Known, *, env_steps: int) -> None:
+    """Add a start to those that the run's file names; the first one's stays as it was."""
+    about = load_about(run)
+    legs = [*about.get("legs", ()), {"env_steps": env_steps, **leg, "differs": changes(about, leg)}]
+    save_run(run, config.to_plain(), about={**about, "legs": legs})
+
+
+def note_edits(run: Path, config: TrainConfig, leg: Known) -> Sequence[str]:
+    """Keep and return what was edited since a leg began."""
+    if found := changes(leg, depends_on(config)):
+        about = load_about(run)
+        about["changed"] = [*about.get("changed", ()), *found]
+        save_run(run, config.to_plain(), about=about)
+    return found
