@@ -44,16 +44,17 @@ CONFIG: dict[str, Any] = {"cameras": tuple(CAMERAS.values()), "size": PIXELS}
 class Large(Reference):
     """The reference policy with the cost of a large one: its answer waits for the module's."""
 
-    def __init__(self, max_batch: int) -> None:
+    def __init__(self, max_batch: int, *, module: Any = None) -> None:
+        """`module` takes the place of the large one, on the CPU: to try a script without a GPU."""
         import pi0_sized
 
         super().__init__("", Reference.Config())
         self._module = TorchPolicy(
-            pi0_sized.make(tuple(CAMERAS)),
+            pi0_sized.make(tuple(CAMERAS)) if module is None else module,
             chunk_length=pi0_sized.CHUNK,
-            device="cuda",
+            device="cuda" if module is None else "cpu",
             fixed_shapes=True,
-            graphs=True,
+            graphs=module is None,
             max_batch=max_batch,
         )
         self.spec = dataclasses.replace(
@@ -90,9 +91,14 @@ class Side:
         return {**dataclasses.asdict(self), **rates}
 
 
-def run_hocket(policy: Large, episodes: int, lanes: int) -> Side:
+def run_hocket(policy: Large, episodes: int, lanes: int, render: str = "full") -> Side:
     report = hocket.evaluate(
-        env=ENV, policy=policy, episodes=episodes, lanes=lanes, env_config=CONFIG, retries=0
+        env=ENV,
+        policy=policy,
+        episodes=episodes,
+        lanes=lanes,
+        env_config={**CONFIG, "render": render},
+        retries=0,
     )
     found = report.episodes
     chunk = policy.spec.chunk_length
@@ -127,9 +133,9 @@ class Frozen(gymnasium.Wrapper[Any, Any, Any, Any]):
         return observation, float(reward), False, False, {"ended": ended, "success": success}
 
 
-def make_env(task: str, worker: int) -> Frozen:
+def make_env(task: str, worker: int, render: str = "full") -> Frozen:
     MetaWorld.prepare_worker(worker)
-    suite = MetaWorld(task, MetaWorld.Config(**CONFIG))
+    suite = MetaWorld(task, MetaWorld.Config(**{**CONFIG, "render": render}))
     return Frozen(suite.make(task))
 
 
