@@ -53,6 +53,12 @@ def test_quantiles_of_distributions_agree_with_scipy(level: float, freedom: int)
     assert stats.t_quantile(freedom, level) == pytest.approx(expected, rel=1e-9)
 
 
+@given(st.floats(-60, 60), st.integers(1, 200_000))
+def test_tails_agree_with_scipy_also_far_out(value: float, freedom: int) -> None:
+    expected = 2 * t.sf(abs(value), freedom)
+    assert stats.t_tails(value, freedom) == pytest.approx(expected, rel=1e-8, abs=1e-300)
+
+
 def test_nothing_has_no_rate_no_interval_no_mean() -> None:
     nothing = stats.rate(0, 0)
     assert (nothing.n, nothing.value, nothing.interval) == (0, None, None)

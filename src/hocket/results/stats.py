@@ -20,6 +20,8 @@ from hocket.core.data import Array
 LEVEL = 0.95
 _NEWTON_STEPS = 100
 """More than any quantile takes: t doubles in each step until it is near."""
+_MOST_TERMS = 1000
+"""More than the fraction of any tail takes: they are about the root of the degrees of freedom."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,32 +211,51 @@ def normal_quantile(level: float) -> float:
 
 @functools.cache
 def t_quantile(freedom: int, level: float) -> float:
-    """Student's t of a two-sided interval, by Newton's method. Every report needs it: to import
-    scipy for it alone would cost a small run more than anything else that it imports."""
+    """Student's t of a two-sided interval, by Newton's method."""
     if not 0 < level < 1 or freedom < 1:
         raise ValueError(f"There is no t of level {level} with {freedom} degrees of freedom.")
-    log_peak = math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)
-    log_peak -= math.log(freedom * math.pi) / 2
-    # The share grows ever more slowly with t: from below, no step goes too far.
+    # The tail thins ever more slowly with t: from below, no step goes too far.
     t = normal_quantile(level)
     for _ in range(_NEWTON_STEPS):
-        slope = 2 * math.exp(log_peak - (freedom + 1) / 2 * math.log1p(t * t / freedom))
-        step = (level - _share_within(t, freedom)) / slope
+        step = (t_tails(t, freedom) - (1 - level)) / (2 * math.exp(_log_density(t, freedom)))
         t += step
         if step <= 1e-15 * t:
             break
     return t
 
 
-def _share_within(t: float, freedom: int) -> float:
-    """The share of Student's distribution between -t and t: a finite sum where the degrees of
-    freedom are a whole number (Abramowitz and Stegun 26.7.3, 26.7.4)."""
-    angle, is_odd = math.atan(t / math.sqrt(freedom)), freedom % 2
-    counted = np.arange(2 if is_odd else 1, freedom - 2, 2)
-    terms = 1 + float(np.cumprod(counted / (counted + 1) * math.cos(angle) ** 2).sum())
-    if not is_odd:
-        return math.sin(angle) * terms
-    return 2 / math.pi * (angle + (math.sin(angle) * math.cos(angle) * terms if freedom > 1 else 0))
+def t_tails(t: float, freedom: int) -> float:
+    """The share of Student's distribution beyond -t and t, a two-sided p: an incomplete beta
+    function, by its continued fraction. Every report and comparison needs it: to import scipy for
+    it alone would cost a small run more than anything else that it imports."""
+    if t == 0:
+        return 1.0
+    a, b, x = freedom / 2, 0.5, 1 / (1 + t * t / freedom)
+    edge = math.exp(_log_density(t, freedom)) * abs(t)
+    if x < (a + 1) / (a + b + 2):
+        return edge * _fraction(a, b, x) / a
+    return 1 - edge * _fraction(b, a, 1 - x) / b
+
+
+def _log_density(t: float, freedom: int) -> float:
+    half = (freedom + 1) / 2
+    peak = math.lgamma(half) - math.lgamma(freedom / 2) - math.log(freedom * math.pi) / 2
+    return peak - half * math.log1p(t * t / freedom)
+
+
+def _fraction(a: float, b: float, x: float) -> float:
+    c, d = 1.0, 1 / (1 - (a + b) * x / (a + 1))
+    found = d
+    for m in range(1, _MOST_TERMS):
+        for term in (
+            m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)),
+            -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1)),
+        ):
+            d, c = 1 / (1 + term * d), 1 + term / c
+            found *= c * d
+        if abs(c * d - 1) < 1e-16:
+            break
+    return found
 
 
 def _check_counts(successes: float, n: float) -> None:

@@ -319,12 +319,10 @@ def _by_t(
     value: float, variance: float, freedom: int, level: float
 ) -> tuple[Interval | None, float | None]:
     """Interval and p of a mean; without any spread there is nothing to judge it by."""
-    from scipy import special
-
     interval = stats.t_interval(value, variance, freedom, level=level)
     if interval is None or not variance:
         return interval, None
-    return interval, float(2 * special.stdtr(freedom, -abs(value) / math.sqrt(variance)))
+    return interval, stats.t_tails(value / math.sqrt(variance), freedom)
 
 
 def _difference(

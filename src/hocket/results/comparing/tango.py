@@ -58,13 +58,11 @@ def score(difference: Array, only_a: Array, only_b: Array, n: Array) -> Array:
 
 def p_value(only_a: float, only_b: float, n: float) -> float:
     """Two-sided p of "neither is better", by the same test."""
-    from scipy import special
-
     freedom = _freedom(n)
     if not freedom or only_a == only_b:
         return 1.0
     z = abs(only_a - only_b) / math.sqrt(only_a + only_b)
-    return float(2 * special.stdtr(freedom, -z))
+    return stats.t_tails(z, freedom)
 
 
 def _freedom(n: float) -> int:
