@@ -299,8 +299,7 @@ def timed_verb(arguments: Sequence[str]) -> dict[str, float]:
 
 
 def in_turns(verb: Sequence[str], out: Callable[[Path], Sequence[str]], repeats: int) -> Any:
-    """Both qualities one after the other, so often, after a run of each that is not counted where
-    there are several."""
+    """Both qualities one after the other, so often."""
     found: dict[str, list[dict[str, float]]] = {render: [] for render in QUALITIES}
     for _ in range(repeats):
         for render in QUALITIES:
@@ -381,9 +380,9 @@ def collect(flags: argparse.Namespace, told: dict[str, Any]) -> None:
 def train(flags: argparse.Namespace, told: dict[str, Any]) -> None:
     verb = ["train", "--env", "metaworld:reach-v3", "--policy", "actor", "--policy.images"]
     verb += ["--env.size", "84", "--env.max-steps", "150", "--lanes", str(flags.workers)]
-    verb += ["--steps", str(flags.train_steps)]
+    verb += ["--steps", str(flags.train_steps), "--eval-every", "0", "--batch", str(flags.workers)]
     if not flags.tiny:
-        verb += ["--device", "cuda"]
+        verb += ["--device", "cuda", "--collect-device", "cuda"]
     told["train"] = in_turns(verb, lambda out: ["--out", str(out)], flags.repeats)
 
 
