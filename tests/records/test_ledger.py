@@ -74,6 +74,12 @@ def test_trials_that_would_share_a_folder_are_refused(root: Path) -> None:
         ledger.add_trials(alike)
 
 
+def test_tasks_that_differ_by_dashes_alone_share_a_folder_at_some_seed(root: Path) -> None:
+    alike = [Trial(suite="a", task="b-", seed=2), Trial(suite="a", task="b", seed=-2)]
+    with pytest.raises(RunFolderError, match="a/b/-2 has the folder name"):
+        Ledger.create(root, alike, {})
+
+
 def test_seed_too_large_for_the_file_is_refused(root: Path) -> None:
     with pytest.raises(RunFolderError, match="63 bits"):
         Ledger.create(root, [Trial(suite="a", task="b", seed=2**64)], {})
