@@ -157,6 +157,29 @@ def test_flags_win_and_a_difference_is_said_before_anything_runs(
     assert found["paired"] is False
 
 
+@pytest.mark.parametrize(("made", "given"), [("fast", "full"), ("full", "fast")])
+def test_nothing_is_paired_checked_or_reproduced_across_renderings(
+    made: str, given: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    env = {"env": "metaworld:reach-v3", "policy": "zero", "episodes": 1, "max_steps": 2}
+    settings = {"full": {}, "fast": {"env_config": {"render": "fast"}}}
+    card = carded(tmp_path, **env, **settings[made])
+    assert card.report.provenance["settings"]["metaworld:reach-v3"]["render"] == made
+    hocket.evaluate(**env, **settings[given], lanes=1, out=tmp_path / "other")
+    told = [str(card.path), "--env", env["env"], "--policy", "zero", "--lanes", "1"]
+    for arguments in (
+        ["compare", str(tmp_path / "run"), str(tmp_path / "other")],
+        ["compare", str(card.path), str(tmp_path / "other")],
+        ["verify", *told, "--env.render", given],
+        ["reproduce", *told, "--env.render", given],
+    ):
+        assert main(arguments) == 2, arguments
+        said = " ".join(capsys.readouterr().err.split())
+        assert "env setting render is" in said, arguments
+        assert "episodes" not in said
+    assert main(["verify", *told, "--sample", "1", "--json"]) == 0
+
+
 def test_settings_of_a_policy_of_another_kind_are_left_alone(tmp_path: Path) -> None:
     card = carded(tmp_path, policy_config={"weights": "x.pt", "force": 0.9})
     config = config_for(card, asked(policy="random"))

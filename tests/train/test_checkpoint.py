@@ -109,6 +109,13 @@ def test_networks_are_saved_under_the_names_of_their_classes(kind: str) -> None:
     assert set(NETWORKS) == set(SAVED.values())
 
 
+def test_a_checkpoint_says_how_the_pictures_were_rendered_that_it_learnt_from() -> None:
+    env = {"render": "fast", "size": 84}
+    made = describe(settings(env=("metaworld:reach-v3",), env_config=env), SHAPES).to_plain()
+    assert made["env_config"] == env
+    assert Description.from_plain(made).env_config == env
+
+
 @pytest.mark.parametrize("kind", SAVED)
 def test_a_policy_is_loaded_by_the_name_in_its_file(tmp_path: Path, kind: str) -> None:
     base = {"base": "zero", "base_config": {"chunk_length": 4}} if kind == "residual" else {}

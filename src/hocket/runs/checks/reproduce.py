@@ -103,6 +103,12 @@ def reproduce(
     plan = CardPlan.of(card, config)
     trials = plan.trials[:n]
     gaps = setting_gaps(card, config)
+    for gap in gaps:
+        if gap.startswith("env setting render "):
+            raise UsageError(
+                "The pictures here are not the card's, so its rate cannot be reproduced: "
+                f"{gap} (a: this run, b: the card). Leave --env.render out to take the card's."
+            )
     told = [f"trials are others: {gap} (a: this run, b: the card)" for gap in gaps]
     told += [text] if (text := plan.left_out(card)) else []
     if seed not in (None, config.seed):

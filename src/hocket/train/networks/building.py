@@ -58,6 +58,8 @@ class Description:
     """The settings of that policy."""
     adapter: str = ""
     """What was added to the network, as in `--adapter`; empty without anything."""
+    env_config: Mapping[str, Any] = field(default_factory=dict)
+    """The settings of the env that it learnt in, such as how pictures were rendered."""
 
     def to_plain(self) -> dict[str, Any]:
         plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
@@ -166,10 +168,8 @@ def _saved(config: TrainConfig) -> Description | None:
 def describe(config: TrainConfig, shapes: Shapes, start: Path | None = None) -> Description:
     """Describe the policy that a run is configured with, or the one in the checkpoint `start` that
     it goes on from."""
-    found = _describe(config, shapes, start)
-    if found.adapter or not config.adapter:
-        return found
-    return dataclasses.replace(found, adapter=config.adapter)
+    found, env = _describe(config, shapes, start), dict(config.env_config)
+    return dataclasses.replace(found, adapter=found.adapter or config.adapter, env_config=env)
 
 
 def _describe(config: TrainConfig, shapes: Shapes, start: Path | None) -> Description:
