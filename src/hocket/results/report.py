@@ -167,11 +167,12 @@ class Report:
         kinds = {kind: number for number, kind in enumerate(episodes.trials.kinds)}
         kind = episodes.trials.kind
         suite_of = np.array([list(names).index(suite) for suite, _ in kinds], np.int64)
-        by_task, by_suite = stats.rows_by(kind), stats.rows_by(suite_of[kind])
         score = functools.partial(Score.of, episodes, independent=independent_starts)
-        none = np.zeros(0, np.int64)
+        # Of very many this takes most memory: nothing else is held meanwhile.
+        overall, none = score(), np.zeros(0, np.int64)
+        by_task, by_suite = stats.rows_by(kind), stats.rows_by(suite_of[kind])
         return cls(
-            overall=score(),
+            overall=overall,
             suites=tuple(
                 score(by_suite.get(number, none), suite=suite) for number, suite in enumerate(names)
             ),

@@ -32,6 +32,7 @@ NUMBERS = COLUMNS[:4]
 _EMPTY: dict[str, Any] = {"[]": (), "{}": {}, "null": None}
 BATCH = 8192
 """How many rows are objects at a time."""
+_PARTS = 8
 
 
 class Trials(Sequence[Trial]):
@@ -199,7 +200,7 @@ def gathered(rows: Iterable[tuple[Any, ...]]) -> tuple[Trials, Episodes]:
         suites, tasks, seeds, repeats, attempts, *_ = found = list(zip(*batch, strict=True))
         kind = [kinds[key] for key in zip(suites, tasks, strict=True)]
         for known, planned in zip(plan, (kind, seeds, repeats), strict=True):
-            known.append(np.array(planned, known[0].dtype))
+            _grow(known, np.array(planned, known[0].dtype))
         at = np.arange(first, first + len(batch))
         first += len(batch)
         if None in attempts:
@@ -212,7 +213,7 @@ def gathered(rows: Iterable[tuple[Any, ...]]) -> tuple[Trials, Episodes]:
         values["outcome"] = tuple(_CODES[outcome] for outcome in values["outcome"])
         for name in values.keys() & _KINDS.keys():
             # SQLite keeps a NaN as NULL, of which numpy makes a NaN.
-            columns.setdefault(name, []).append(np.array(values[name], _KINDS[name]))
+            _grow(columns.setdefault(name, []), np.array(values[name], _KINDS[name]))
         starts.append(ended)
         ended += len(at)
         texts.append([_joined(name, values[name]) for name in _TEXTS if name in values])
@@ -221,7 +222,15 @@ def gathered(rows: Iterable[tuple[Any, ...]]) -> tuple[Trials, Episodes]:
     numbers = {name: np.concatenate(each) for name, each in columns.items()}
     numbers = numbers or {name: np.zeros(0, kind) for name, kind in _KINDS.items()}
     numbers["places"] = np.concatenate(places)
-    return trials, Episodes(trials.taken(numbers["places"]), numbers, texts, starts)
+    rows_ended = numbers["places"] if ended < len(trials) else slice(None)
+    return trials, Episodes(trials.taken(rows_ended), numbers, texts, starts)
+
+
+def _grow(parts: list[Array], part: Array) -> None:
+    """Add a part, and join them at times: many small ones leave holes between texts that stay."""
+    parts.append(part)
+    if len(parts) > _PARTS:
+        parts[:] = [np.concatenate(parts)]
 
 
 def _joined(name: str, values: Sequence[Any]) -> str:

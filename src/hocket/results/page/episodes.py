@@ -51,10 +51,10 @@ class CellsOfRun:
     def to_json(self) -> dict[str, Any]:
         """All but the columns."""
         run, ended = self.run, self.run.report.episodes
-        letters, where = np.array([LETTERS[each] for each in OUTCOMES]), self._where()
-        found = np.full(len(self.plan), PENDING)
+        letters, where = np.array([LETTERS[each] for each in OUTCOMES], "S1"), self._where()
+        found = np.full(len(self.plan), PENDING, "S1")
         found[where] = letters[ended.columns["outcome"]]
-        outcomes = "".join(found)
+        outcomes = found.tobytes().decode()
         wrong = ended.rows(Outcome.ERROR)[:_MOST_ERRORS]
         told = zip(where[wrong].tolist(), ended.at(wrong), strict=True)
         labels = {self.plan.find(trial): text for trial, text in run.labels.items()}

@@ -21,7 +21,7 @@ from hocket.results.recorded import RecordedRun, open_recorded
 from hocket.results.report import ONCE, SHARED, Report
 from hocket.results.scores import Score
 from hocket.results.tables import interval_text, number, percent
-from hocket.system.durable import write_atomic
+from hocket.system.durable import drafted, write_atomic
 
 FILE_NAME = "report.html"
 BUNDLE = "bundle.html"
@@ -37,8 +37,12 @@ def write_report_page(folder: str | Path, report: Report | RecordedRun | None = 
     cells, beside = CellsOfRun.of(run), root / BESIDE
     data = _data(run, cells)
     if len(run.trials) > _MOST_INSIDE:
-        columns = ",".join(f'"{name}":{as_json(column)}' for name, column in cells.columns())
-        write_atomic(beside, f"window.hocketColumns = {{{columns}}};\n".encode())
+        with drafted(beside) as draft, open(draft, "w", encoding="utf-8") as file:
+            begin = "window.hocketColumns = {"
+            for name, column in cells.columns():
+                file.write(f'{begin}"{name}":{as_json(column)}')
+                begin = ","
+            file.write("};\n")
         data["beside"] = BESIDE
     else:
         beside.unlink(missing_ok=True)
