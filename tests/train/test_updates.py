@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from hocket.train.algorithms.gradients import clipped
 from hocket.train.algorithms.ppo import PPO
 from hocket.train.algorithms.ranks import Ranks
 from hocket.train.algorithms.ratios import RatioRule, compare, kl_estimate
@@ -173,3 +174,14 @@ def test_divergence_of_what_is_far_away_is_finite_and_pulls_back() -> None:
     assert (apart.grad > 0).all()
     assert apart.grad.isfinite().all()
     torch.testing.assert_close(found[0], apart[0].exp() - 1 - apart[0])
+
+
+def test_gradients_lie_as_their_parameters_do() -> None:
+    """A fused step on a GPU refuses others, and those of convolutions over pictures are others."""
+    weight = torch.zeros(2, 3, 4, 4)
+    gradient = torch.randn(2, 4, 4, 3).permute(0, 3, 1, 2)
+    assert gradient.stride() != weight.stride()
+    (found,), _ = clipped([gradient], [weight], Ranks(), 1e9)
+    assert found is not None
+    assert found.stride() == weight.stride()
+    assert torch.equal(found, gradient)

@@ -26,7 +26,8 @@ def clipped(
     found: Sequence[Tensor | None], parameters: Sequence[Tensor], ranks: Ranks, longest: float
 ) -> tuple[list[Tensor | None], Tensor]:
     """Sum the gradients of a loss over all ranks and clip them to the norm `longest`; return their
-    norm before that too. None stays where the loss does not reach a parameter."""
+    norm before that too. None stays where the loss does not reach a parameter; the numbers of each
+    other lie as its parameter's do, which fused steps on a GPU want."""
     if ranks.size > 1:
         # What no row of this rank depends on may be in another's.
         found = [
@@ -37,4 +38,12 @@ def clipped(
     ranks.sum_all(known)
     norm = torch.nn.utils.get_total_norm(known)
     share = (longest / (norm + 1e-6)).clamp(max=1.0)
-    return [None if one is None else one * share for one in found], norm
+    pairs = zip(found, parameters, strict=True)
+    return [None if one is None else _laid_as(like, one * share) for one, like in pairs], norm
+
+
+def _laid_as(parameter: Tensor, gradient: Tensor) -> Tensor:
+    """That of a convolution over pictures lies as the pictures do, channels last."""
+    if gradient.stride() == parameter.stride():
+        return gradient
+    return torch.empty_like(parameter).copy_(gradient)
