@@ -262,7 +262,6 @@ class Simulation:
                 level="bitwise",
                 identity=IDENTITY,
                 depends_on={},
-                is_shared=False,
                 holds=[],
             ),
         )

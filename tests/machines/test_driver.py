@@ -291,22 +291,6 @@ def test_a_file_that_did_not_arrive_as_it_was_sent_is_refused(desk: Desk) -> Non
     assert not list(desk.folder.glob(f"episodes/*/*/{FILE}"))
 
 
-def test_an_inbox_cannot_lead_elsewhere(desk: Desk, tmp_path: Path) -> None:
-    desk.hello("a")
-    (welcome,) = desk.take(protocol.Welcome)
-    inbox = Path(welcome.inbox)
-    (inbox / "proof-seen").write_text(welcome.proof)
-    desk.join("a", is_shared=True)
-    (lease,) = desk.leases("a")
-    (tmp_path / "secret").mkdir()
-    (tmp_path / "secret" / FILE).write_text("secret")
-    slug = desk.trials[lease.trial].slug
-    (inbox / "episodes" / slug).mkdir(parents=True)
-    (inbox / "episodes" / slug / "0").symlink_to(tmp_path / "secret")
-    with pytest.raises(WireError, match="may come"):
-        desk.seal("a", lease, files=[FILE])
-
-
 @pytest.mark.parametrize(("rows", "sources"), [([[0] * 14], []), (b"short", []), (b"", [1])])
 def test_chunks_that_are_none_are_refused_before_their_episode_counts(
     desk: Desk, rows: Any, sources: Any

@@ -96,7 +96,7 @@ class Desk:
         self.say_joined(site, lanes, now, **fields)
 
     def say_joined(self, site: str, lanes: int = 1, now: float = 0.0, **fields: Any) -> None:
-        values: dict[str, Any] = {"depends_on": PROGRAM, "is_shared": False, "holds": []}
+        values: dict[str, Any] = {"depends_on": PROGRAM, "holds": []}
         message = protocol.Joined(lanes=lanes, cores=1, level="bitwise", **{**values, **fields})
         self.driver.hear(site, message, now)
         self.driver.turn(now)

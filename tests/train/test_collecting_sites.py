@@ -96,7 +96,7 @@ class Desk:
 
     def join(self, site: str, holds: list[LeaseId] | None = None) -> None:
         self.driver.open(protocol.SiteHello(protocol.PROTOCOL, hocket.__version__, site, site))
-        joined = protocol.Joined(1, 1, "inputs", {}, is_shared=False, holds=holds or [])
+        joined = protocol.Joined(1, 1, "inputs", {}, holds=holds or [])
         self.hear(site, joined)
         self.driver.turn(0.0)
 

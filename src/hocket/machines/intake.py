@@ -4,7 +4,7 @@ that they are durable."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from hocket.core.data import Episode, Trial
 from hocket.core.events import EpisodesEnded, EpisodesSealed, Event, Noted
@@ -43,19 +43,11 @@ class Intake:
         """True when no episode has been accepted."""
         return not (self._acknowledged or self._accepted or self._untold)
 
-    def receive(
-        self, one: LeaseId, trial: Trial, site: Entry, files: Sequence[str]
-    ) -> tuple[str, ...]:
-        """The files of an ended attempt, as they are named in the run folder."""
-        if site.is_shared:
-            return self.files.link(one, trial, files, site.inbox)
-        return self.files.finish(one, files)
-
     def read(
         self, one: LeaseId, trial: Trial, site: Entry, message: protocol.SealedEpisode
     ) -> Episode:
         """The episode that a site has sealed; WireError where its files or chunks are none."""
-        episode = episode_of(message, trial, self.receive(one, trial, site, message.files))
+        episode = episode_of(message, trial, self.files.finish(one, message.files))
         if self._rows is not None:
             shift = 0.0 if site.shift is None else site.shift
             self._rows.put(trial, message, lane=site.first_lane, site=site.number, shift=shift)

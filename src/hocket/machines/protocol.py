@@ -18,7 +18,7 @@ from hocket.core.data import NOTHING_TOLD, Exactness, InfoValues
 from hocket.core.wire import MAX_PIECE
 from hocket.errors import WireError
 
-PROTOCOL = 8
+PROTOCOL = 9
 LONGEST = 1 << 16
 """Most bytes that are sent at once."""
 HASHER = xxhash.xxh3_128
@@ -55,8 +55,6 @@ class Joined(NamedTuple):
     """What "same trial, same result" can mean there."""
     depends_on: Mapping[str, Any]
     """What its numbers depend on; see `records/provenance.py`."""
-    is_shared: bool
-    """It writes where the driver reads."""
     holds: Sequence[Lease]
     """Leases that it has from an earlier connection."""
 
@@ -191,10 +189,6 @@ class Welcome(NamedTuple):
     """One of its trials, with which a site finds out how many lanes it can have."""
     episodes: int
     """How many remain."""
-    inbox: str
-    """The folder for this site's files, where it shares the driver's disk."""
-    proof: str
-    """What stands in the file `proof` there."""
     beat_s: float
     """Seconds between two signs of life."""
 

@@ -1,4 +1,4 @@
-"""How the files of episodes come from sites: in pieces, or by a disk that both see.
+"""How the files of episodes come from sites, in pieces.
 
 The driver chooses every path. A site names files by their base names alone, and only such as the
 run's recorders declare.
@@ -6,26 +6,19 @@ run's recorders declare.
 
 from __future__ import annotations
 
-import os
 import shutil
-import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from pathlib import Path
 
 from hocket.core.data import Trial
-from hocket.core.wire import MAX_PIECE, Piece
+from hocket.core.wire import Piece
 from hocket.errors import WireError
 from hocket.machines.leasing.entries import LeaseId
 from hocket.machines.protocol import HASHER, FilePiece
 from hocket.records.folder import RunFolder
 from hocket.records.ledger.writer import ReceivesFiles
 from hocket.workers.links.files import QUOTA, Incoming
-
-INBOXES = ".sites"
-"""The folder in the run folder where sites that share the disk write, each in one of its own."""
-PROOF = "proof"
 
 
 @dataclass(slots=True)
@@ -65,11 +58,8 @@ class Receipts:
         """Take one piece; WireError where it is not what may come."""
         arriving = self._arriving.setdefault(name, _Arriving())
         is_whole = piece.digest and not piece.begin and piece.name in self._receivers
-        if not (is_whole and self._hold(arriving.held, trial, piece)):
-            self._write(arriving, trial, piece)
-
-    def _write(self, arriving: _Arriving, trial: Trial, piece: FilePiece) -> None:
-        """Write the next piece of a file."""
+        if is_whole and self._hold(arriving.held, trial, piece):
+            return
         if arriving.incoming is None:
             arriving.incoming = Incoming(
                 self._root, trial.slug, piece.attempt, self._patterns, self._quota, hasher=HASHER
@@ -83,20 +73,15 @@ class Receipts:
             raise WireError(f"The file {piece.name!r} has come twice.")
         if piece.digest != HASHER(piece.data).digest():
             raise WireError(f"The file {piece.name!r} did not arrive as it was sent.")
-        if not self._receive(trial, piece.attempt, piece.name, piece.data):
-            return False
-        held.append(piece.name)
-        return True
-
-    def _receive(self, trial: Trial, attempt: int, file: str, data: bytes) -> bool:
-        """Give the bytes of a file to its receiver; false where it must be a file."""
         try:
-            return self._receivers[file].receive(trial, attempt, data)
+            is_held = self._receivers[piece.name].receive(trial, piece.attempt, piece.data)
         except ValueError as exc:
-            raise WireError(f"{file!r} of {trial.id} cannot be read: {exc}.") from None
+            raise WireError(f"{piece.name!r} of {trial.id} cannot be read: {exc}.") from None
+        held += [piece.name] * is_held
+        return is_held
 
     def finish(self, name: LeaseId, files: Sequence[str]) -> tuple[str, ...]:
-        """The files of an attempt that came in pieces, as they are named in the run folder, less
+        """The files of an attempt that have come, as they are named in the run folder, less
         those that a receiver has."""
         arriving = self._arriving.pop(name, _Arriving())
         incoming, held = arriving.incoming, arriving.held
@@ -106,42 +91,6 @@ class Receipts:
                 incoming.discard()
             raise WireError(f"Not all of the files {list(files)!r:.200} have come.")
         return () if incoming is None else tuple(incoming.finish(rest))
-
-    def link(
-        self, name: LeaseId, trial: Trial, files: Sequence[str], inbox: Path
-    ) -> tuple[str, ...]:
-        """Take the files of an attempt out of a site's inbox. They stay there too: a driver that
-        dies now finds them again."""
-        self.restart(name)
-        taken: list[str] = []
-        inbox = inbox.resolve()
-        target, left = self._folder.attempt(trial, name.attempt), self._quota
-        shutil.rmtree(target, ignore_errors=True)
-        for file in files:
-            if not any(fnmatchcase(file, p) for p in self._patterns) or "/" in file:
-                raise WireError(f"No recorder has declared a file {file!r:.80}.")
-            source = inbox / "episodes" / trial.slug / str(name.attempt) / file
-            try:
-                found = source.lstat()
-                real = os.path.realpath(source)
-            except OSError as exc:
-                raise WireError(f"The file {file!r} is not there: {exc.strerror}.") from None
-            left -= found.st_size
-            if not stat.S_ISREG(found.st_mode) or real != str(source) or left < 0:
-                raise WireError(f"The file {file!r} is not one that may come.")
-            if (
-                file in self._receivers
-                and found.st_size <= MAX_PIECE
-                and self._receive(trial, name.attempt, file, _read(source, found.st_size))
-            ):
-                continue
-            target.mkdir(parents=True, exist_ok=True)
-            try:
-                os.link(source, target / file)
-            except OSError:  # Not every file system has links.
-                shutil.copyfile(source, target / file)
-            taken.append(os.path.relpath(target / file, self._folder.root))
-        return tuple(taken)
 
     def discard(self, name: LeaseId, trial: Trial) -> None:
         """Leave nothing of an attempt behind that will not count."""
@@ -159,15 +108,3 @@ class Receipts:
         arriving = self._arriving.pop(name, None)
         if arriving is not None and arriving.incoming is not None:
             arriving.incoming.discard()
-
-
-def _read(path: Path, size: int) -> bytes:
-    """A plain file of this size, which a site may change meanwhile."""
-    try:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-        try:
-            return os.read(file, size)
-        finally:
-            os.close(file)
-    except OSError as exc:
-        raise WireError(f"The file {path.name!r} cannot be read: {exc.strerror}.") from None

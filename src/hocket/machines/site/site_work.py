@@ -31,7 +31,6 @@ from hocket.engine.loop import Engine
 from hocket.errors import RunFolderError
 from hocket.machines import protocol
 from hocket.machines.leasing.entries import LeaseId
-from hocket.machines.receipts import PROOF
 from hocket.machines.rows import packed_rows
 from hocket.machines.site.leased_trials import LeasedTrials
 from hocket.machines.site.link import DriverLink
@@ -73,13 +72,8 @@ class SiteWork(abc.ABC):
         self.goes_on = False
         self._link = link
         self._trials = LeasedTrials(self._returned)
-        self._scratch: ScratchFolder | None = None
-        inbox = self._shared_folder()
-        self._is_shared = inbox is not None
-        if inbox is None:
-            self._scratch = ScratchFolder("site")
-            inbox = self._scratch.path
-        self._folder = inbox
+        self._scratch = ScratchFolder("site")
+        self._folder = self._scratch.path
         self._joined: protocol.Joined | None = None
         self._engine: Engine | None = None
         self._tally = Tally()
@@ -97,19 +91,7 @@ class SiteWork(abc.ABC):
         thread reads and sets it."""
 
     def close(self) -> None:
-        if self._scratch is not None:
-            self._scratch.close()
-
-    def _shared_folder(self) -> Path | None:
-        """The driver's inbox for this site, where both see the same disk."""
-        inbox = Path(self.welcome.inbox)
-        try:
-            if (inbox / PROOF).read_text() != self.welcome.proof:
-                return None
-            (inbox / f"{PROOF}-seen").write_text(self.welcome.proof)
-        except OSError:
-            return None
-        return inbox
+        self._scratch.close()
 
     # -- the calling thread --------------------------------------------------------------------
 
@@ -133,7 +115,6 @@ class SiteWork(abc.ABC):
             cores=machine.cores(),
             level=level,
             depends_on=depends_on,
-            is_shared=self._is_shared,
             holds=[],
         )
         self._doing = ""
@@ -226,8 +207,6 @@ class SiteWork(abc.ABC):
     def meet(self, welcome: protocol.Welcome) -> None:
         """Go on with the run, with a driver that is another one or has given this site up."""
         self.welcome, self.beat_s, self.has_told = welcome, welcome.beat_s, False
-        # Files in a folder that the driver does not see are sent in pieces.
-        self._is_shared = self._shared_folder() == self._folder
         self._rejoin()
 
     def _rejoin(self) -> None:
@@ -240,7 +219,7 @@ class SiteWork(abc.ABC):
         """What this site is, holds and has to deliver, as of when it is sent."""
         # The trials first: what ends meanwhile is then in both lists, and never in neither.
         holds = [*self._trials.held(), *self._ended]
-        yield joined._replace(holds=holds, is_shared=self._is_shared)
+        yield joined._replace(holds=holds)
         self.has_told = True
         yield self.beat()
         yield from list(self._specs)
@@ -257,7 +236,7 @@ class SiteWork(abc.ABC):
         if found is None or not self.has_told:
             return
         try:
-            for file in () if self._is_shared else found.files:
+            for file in found.files:
                 for piece in pieces(
                     0, name.attempt, str(file), hasher=protocol.HASHER, longest=protocol.PART
                 ):
