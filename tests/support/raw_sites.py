@@ -25,4 +25,4 @@ def hello(site: str, name: str) -> protocol.SiteHello:
     return protocol.SiteHello(protocol.PROTOCOL, hocket.__version__, site, name)
 
 
-JOINED = protocol.Joined(1, 1, "bitwise", {"code": {}, "hardware": {}}, False, [])
+JOINED = protocol.Joined(1, 1, "bitwise", {"code": {}, "hardware": {}}, [])

@@ -13,10 +13,10 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, get_args
 import msgpack
 import xxhash
 
+from hocket.core import frames
 from hocket.core.claims import Count, Label, Seconds, Share, Within, require
 from hocket.core.data import NOTHING_TOLD, Exactness, InfoValues
 from hocket.core.wire import MAX_PIECE
-from hocket.errors import WireError
 
 PROTOCOL = 9
 LONGEST = 1 << 16
@@ -269,10 +269,6 @@ def pack(message: Message) -> bytes:
 
 def unpack(data: bytes | bytearray) -> Message:
     """The message of these bytes; WireError where they are none."""
-    try:
-        code, *fields = msgpack.unpackb(data, strict_map_key=False)
-        message: Message = _KINDS[code](*fields)
-    except (ValueError, TypeError, KeyError, RecursionError, msgpack.UnpackException) as exc:
-        raise WireError(f"{len(data)} bytes are no message of hocket's: {exc}") from exc
+    message: Message = frames.unpack(data, _KINDS)
     require(message)
     return message

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hocket.core.data import Episode, Trial
+from hocket.core.data import Episode
 from hocket.errors import DamagedSegmentError, RunFolderError
 from hocket.records.evidence import Evidence, kept_evidence
 from hocket.records.folder import RunFolder
@@ -63,10 +63,6 @@ class RecordedRun:
     @property
     def suites(self) -> list[str]:
         return list(dict.fromkeys(suite for suite, _ in self.trials.kinds))
-
-    def task_name(self, trial: Trial) -> str:
-        """The task, with its suite where there are several."""
-        return f"{trial.suite} / {trial.task}" if len(self.report.suites) > 1 else trial.task
 
     def videos(self, episode: Episode) -> list[str]:
         """An episode's videos, relative to the folder: those sealed with it, and those rendered

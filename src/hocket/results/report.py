@@ -294,7 +294,7 @@ class Report:
     @property
     def summary(self) -> str:
         """One sentence on what ran, how fast, and what `the same trial` means here."""
-        count = f"{self.planned:,} trials" if self.planned != 1 else "1 trial"
+        count = counted(self.planned, "trial")
         if not self.complete:
             count = f"INCOMPLETE: {len(self.episodes):,} of {count}"
         speed = self.throughput.env_steps_per_s
@@ -308,9 +308,8 @@ class Report:
         before the one that counts. A trial that errs has spent them all, and is in the table."""
         yield from protocol_told(self.provenance)
         if self.overall.is_mixed:
-            count = self.overall.finished
-            had = f"{count:,} episodes had" if count > 1 else "1 episode had"
-            yield f"{had} nothing to succeed at: no part of overall n."
+            had = counted(self.overall.finished, "episode")
+            yield f"{had} had nothing to succeed at: no part of overall n."
         made = int(self.episodes.columns["attempt"].sum())
         if (lost := made - self.throughput.unmade_attempts) > 0:
             yield f"{lost:,} {'attempts were' if lost > 1 else 'attempt was'} lost and run again."

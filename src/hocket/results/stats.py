@@ -174,12 +174,8 @@ def t_interval(value: float, variance: float, freedom: int, *, level: float) -> 
 
 def clipped(interval: Interval, low: float, high: float) -> Interval:
     """An interval within the values that are possible at all."""
-    return Interval(
-        low=min(max(interval.low, low), high),
-        high=max(min(interval.high, high), low),
-        level=interval.level,
-        method=interval.method,
-    )
+    lowest, highest = min(max(interval.low, low), high), max(min(interval.high, high), low)
+    return dataclasses.replace(interval, low=lowest, high=highest)
 
 
 def groups(labels: Sequence[Hashable]) -> dict[Hashable, Array]:

@@ -35,11 +35,16 @@ def memory_bytes(root: Path = _ROOT) -> int:
 def process_age_s() -> float:
     """Seconds since this process was started, its imports included; 0 where nothing tells."""
     try:
-        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-        began = int(fields[19]) / os.sysconf("SC_CLK_TCK")
+        began = int(stat_of("self")[19]) / os.sysconf("SC_CLK_TCK")
         return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - began)
     except (OSError, ValueError, IndexError, AttributeError):
         return 0.0
+
+
+def stat_of(pid: int | str) -> list[str]:
+    """What the system tells of a process from its state on, the third field; OSError where there is
+    none, or nothing tells."""
+    return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
 
 
 def cpu_s() -> float | None:
@@ -49,8 +54,7 @@ def cpu_s() -> float | None:
     while waiting:
         pid = waiting.pop()
         try:
-            fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-            total += sum(map(int, fields[11:15]))
+            total += sum(map(int, stat_of(pid)[11:15]))
             for task in os.listdir(f"/proc/{pid}/task"):
                 waiting += map(int, Path(f"/proc/{pid}/task/{task}/children").read_bytes().split())
         except OSError:

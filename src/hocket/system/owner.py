@@ -7,6 +7,8 @@ import hashlib
 import os
 import platform
 
+from hocket.system.machine import stat_of
+
 
 def owner(pid: int | None = None) -> str:
     """A process of this machine: boot, process namespace, process id, and when the process began,
@@ -52,7 +54,6 @@ def _boot() -> str:
 
 def _began(pid: int) -> str:
     try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[19]
+        return stat_of(pid)[19]
     except OSError:
         return ""

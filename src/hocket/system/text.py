@@ -28,4 +28,4 @@ def did_you_mean(name: str, choices: Iterable[str]) -> str:
 
 def counted(number: int, noun: str) -> str:
     """A count with its noun, such as `1 error` or `2 errors`."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -42,7 +42,6 @@ _OF_VERBS = ("perturb",)
 """Fields of a configuration whose flag means more than one run: the verb has one of its own."""
 _REPEATED = "--reader"
 """A flag that may be given more than once, for one more each time."""
-_RENAMED = {"--telemetry": "--reader", "--tracker": "--reader"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +68,6 @@ def parse(owner: type[T], arguments: Sequence[str], *, verb: str) -> T:
 def parse_alone(owner: type[T], arguments: Sequence[str], *, verb: str, with_: str, why: str) -> T:
     """The flags of a verb `with_` one that takes few others beside it; `why` says where the rest
     is."""
-    _refuse_renamed(arguments)
     known = {f"--{name.replace('_', '-')}" for name in flags_of(owner)}
     for word in arguments:
         flag = word.partition("=")[0].replace("_", "-")
@@ -167,7 +165,6 @@ def _parse(
     *,
     verb: str,
 ) -> Parsed[T]:
-    _refuse_renamed(arguments)
     own = flags_of(owner)
     for name in own.keys() & knobs.keys():
         own[name] = dataclasses.replace(own[name], default=knobs[name].default)
@@ -210,15 +207,6 @@ def _gathered(arguments: Sequence[str]) -> list[str]:
         else:
             rest.append(word)
     return [*rest, _REPEATED, ",".join(values)] if values else rest
-
-
-def _refuse_renamed(arguments: Sequence[str]) -> None:
-    given = {word.partition("=")[0] for word in arguments}
-    for old, new in _RENAMED.items():
-        if old in given:
-            value = scan(arguments, old) or "NAME"
-            value = "NAME" if value.startswith("--") else value
-            raise UsageError(f"{old} is spelled {new}: write {new} {value}.")
 
 
 def _group(name: str, kind: type[Any], said: Callable[[], str | None] | None) -> tuple[str, Any]:

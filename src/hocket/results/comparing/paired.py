@@ -65,10 +65,6 @@ class Pairs:
     def n(self) -> int:
         return self.both + self.only_a + self.only_b + self.neither
 
-    @property
-    def discordant(self) -> int:
-        return self.only_a + self.only_b
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:

@@ -46,7 +46,8 @@ class Side:
         """Read a run folder: its ledger, of which NUMBERS are enough to compare, or its report
         where it has none; or a card."""
         if is_card(Path(folder)):
-            return cls.of_card(Card.load(Path(folder)), Path(folder).absolute())
+            card = Card.load(Path(folder))
+            return cls.of_report(card.report, Path(folder).absolute(), card.trials)
         root = RunFolder.at(Path(folder))
         if not root.ledger.exists():
             report = Report.load(root.root)
@@ -64,11 +65,6 @@ class Side:
                 decision=Decision.from_json(meta[KEY]) if KEY in meta else None,
                 independent_starts=bool(meta.get("independent_starts", False)),
             )
-
-    @classmethod
-    def of_card(cls, card: Card, path: Path) -> Side:
-        """What a card says of a run."""
-        return cls.of_report(card.report, path, card.trials)
 
     @classmethod
     def of_report(cls, report: Report, path: Path, trials: Sequence[Trial]) -> Side:

@@ -44,17 +44,22 @@ class SshConfig:
     """Options of ssh as its configuration has them: Port=2222."""
 
 
+def hosts_in(argument: str, flag: str) -> list[str]:
+    """The hosts that a flag names, with commas between."""
+    names = [name for name in argument.split(",") if name]
+    if not names or any(name.startswith("-") for name in names):
+        raise UsageError(f"Name the hosts, as in {flag} ssh:user@host,user@other.")
+    return names
+
+
 class SshRuntime:
     """Spreads workers over hosts by their cores."""
 
     Config = SshConfig
 
     def __init__(self, argument: str = "", config: SshConfig | None = None) -> None:
-        names = [name for name in argument.split(",") if name]
-        if not names or any(name.startswith("-") for name in names):
-            raise UsageError("Name the hosts, as in --runtime ssh:user@host,user@other.")
         self._config = config or SshConfig()
-        self._hosts = [SshHost(name, self._config) for name in names]
+        self._hosts = [SshHost(name, self._config) for name in hosts_in(argument, "--runtime")]
         # Guards that hosts are counted right, and that every connection is ended by `close`.
         self._lock = threading.Lock()
         self._connections: list[Tunnel] = []
@@ -143,8 +148,12 @@ class SshHost:
     @property
     def command(self) -> str:
         """What brings up a far end there."""
-        run = f"{shlex.quote(self.config.python)} -c {shlex.quote(LOADER)}"
-        return f"cd {shlex.quote(self.config.folder)} && exec {run}" if self.config.folder else run
+        return self.in_folder(shlex.join([self.config.python, "-c", LOADER]))
+
+    def in_folder(self, command: str) -> str:
+        """The command, run in the folder that the configuration names."""
+        folder = self.config.folder
+        return f"cd {shlex.quote(folder)} && exec {command}" if folder else command
 
     def words(self, command: str) -> list[str]:
         """The command line that runs a command there."""
