@@ -30,8 +30,8 @@ from hocket.machines.machines import Machines
 from hocket.machines.ray import RayLauncher, SiteActor, _Placed
 from hocket.machines.server import FetchError
 from hocket.machines.site.link import DriverLink
-from hocket.machines.training.driver import CollectingDriver
 from hocket.machines.training.site import CollectingWork, packed
+from hocket.machines.training.sites import CollectingDriver
 from hocket.records.folder import RunFolder
 from hocket.records.run_file import load_about
 from hocket.runs.elsewhere import Work

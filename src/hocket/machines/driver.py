@@ -31,8 +31,7 @@ from hocket.errors import (
     WorkerFailed,
 )
 from hocket.machines import protocol
-from hocket.machines.attendance import EARLIER, Attendance, Refusal
-from hocket.machines.intake import Post
+from hocket.machines.attendance import EARLIER, Attendance, Post, Refusal
 from hocket.machines.leasing.entries import Lease, LeaseId
 from hocket.machines.leasing.leases import SICK
 from hocket.machines.roster import Entry

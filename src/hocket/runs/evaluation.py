@@ -24,7 +24,7 @@ from hocket.errors import ConfigError, HocketError, UsageError
 from hocket.records.folder import RunFolder
 from hocket.results.arms import Arm, ArmTable
 from hocket.results.report import Report
-from hocket.results.showing.notebook import open_progress
+from hocket.results.showing.progress import open_progress
 from hocket.runs.arms import Jobs, folder_of
 from hocket.runs.config import EvalConfig
 from hocket.runs.elsewhere import Elsewhere

@@ -25,7 +25,7 @@ from hocket.engine.inferring.policy_thread import Answered, Job, PolicyThread, a
 from hocket.engine.scheduling.estimates import Latency
 from hocket.engine.scheduling.model import ChunkWork, best_lanes
 from hocket.errors import EnvError, HocketError, PolicyError, PolicyHungError, WorkerFailed
-from hocket.system import open_files
+from hocket.system import limits
 from hocket.system.text import counted
 from hocket.workers import notices
 from hocket.workers.fleet import Fleet, FleetConfig
@@ -77,7 +77,7 @@ class Probe:
             f"{cores} cores": _PER_CORE * cores,
             # The last episodes end one by one: with fewer for each lane, most lanes only wait then.
             f"{trials:,} trials": max(min(trials, cores), trials // _EPISODES),
-            "the limit of open files": open_files.most(),
+            "the limit of open files": limits.most_workers(),
         }
         if self.memory:
             # A fifth stays free for the policy, the page cache, and envs that grow.

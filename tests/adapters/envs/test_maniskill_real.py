@@ -13,7 +13,7 @@ import pytest
 
 import hocket
 from hocket.adapters.envs.maniskill import WIDOWX, Simpler, SimplerConfig
-from hocket.adapters.envs.maniskill.simpler import IMAGE_KEY
+from hocket.adapters.envs.maniskill.env import IMAGE_KEY
 from hocket.core.data import Array
 from hocket.records.folder import RunFolder
 from hocket.records.ledger.view import LedgerView

@@ -6,7 +6,7 @@ import math
 from collections import deque
 from collections.abc import Iterable
 
-from hocket.machines.leasing.expectations import Expectations, Task
+from hocket.machines.leasing.entries import Expectations, Task
 
 _NEAR = 3.0
 """The longest trials go first once the work left for each lane is this many of the longest
