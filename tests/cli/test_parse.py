@@ -5,8 +5,8 @@ from typing import Any, Literal
 import pytest
 
 from hocket.cli.eval import Eval
+from hocket.cli.flags.flag import env_settings, scan
 from hocket.cli.flags.parse import Parsed, knobs_of, parse_run
-from hocket.cli.flags.settings import env_settings, scan
 from hocket.cli.flags.values import FIELDS, SITE_FIELDS
 from hocket.errors import ConfigError, UnknownNameError
 from hocket.runs.config import EvalConfig

@@ -14,8 +14,8 @@ from hocket.core.events import RunEnded
 from hocket.core.specs import ActionSpec, EnvSpec, TaskInfo
 from hocket.errors import WireError
 from hocket.machines import protocol
+from hocket.machines.deliveries import packed_rows
 from hocket.machines.leasing.entries import LeaseId
-from hocket.machines.rows import packed_rows
 from hocket.records.chunks import ChunkRow, load_chunks
 from hocket.records.ledger.view import LedgerView
 from support.desk import FILE, PROGRAM, Desk

@@ -18,7 +18,7 @@ import pytest
 from hocket.core.data import Outcome
 from hocket.errors import RunFolderError
 from hocket.machines import protocol
-from hocket.machines.receipts import Receipts
+from hocket.machines.deliveries import Receipts
 from hocket.records.ledger.view import LedgerView
 from hocket.workers.remote.websocket import KEY_HEADER
 from support.fault_proxy import FaultProxy

@@ -11,7 +11,7 @@ from scipy.stats import binom, multinomial, ttest_rel
 from scipy.stats import t as student
 
 from hocket.results.comparing import paired, tango
-from hocket.results.grouping import Grouping
+from hocket.results.stats import Grouping
 
 discordant = st.tuples(st.integers(0, 300), st.integers(0, 300))
 outcomes = st.lists(st.tuples(st.booleans(), st.booleans(), st.sampled_from("xyz")), min_size=1)

@@ -10,9 +10,9 @@ import hocket
 from hocket.core.data import Ref, Trial
 from hocket.core.events import Event
 from hocket.machines import protocol
+from hocket.machines.deliveries import packed_rows
 from hocket.machines.driver import OUTLIVES, Driver
 from hocket.machines.leasing.entries import LeaseId
-from hocket.machines.rows import packed_rows
 from hocket.records.chunks import ChunkRow
 from hocket.records.file_rows import ROOM
 from hocket.records.ledger.ledger import Ledger

@@ -24,7 +24,7 @@ from hocket.cloud.receiver import LISTEN_VARIABLE, send_code
 from hocket.core.contracts.link import Link
 from hocket.core.contracts.runtime import Usability, WorkerSpec
 from hocket.errors import UsageError, WorkerFailed
-from hocket.system.owner import host, is_gone, owner
+from hocket.system.machine import host, is_gone, owner
 from hocket.system.waits import awaiting
 from hocket.workers.remote import websocket
 from hocket.workers.remote.link import dial

@@ -11,11 +11,10 @@ from hocket.core.data import Episode, Trial
 from hocket.core.events import AttemptFailed, EpisodesEnded, EpisodesSealed, Event, Noted
 from hocket.errors import HocketError, UsageError, from_name
 from hocket.machines import protocol
+from hocket.machines.deliveries import Receipts, SiteRows, episode_of
 from hocket.machines.leasing.entries import Lease, LeaseId
 from hocket.machines.leasing.leases import LeaseBook
-from hocket.machines.receipts import Receipts
 from hocket.machines.roster import Entry, Roster
-from hocket.machines.rows import SiteRows, episode_of
 from hocket.runs.elsewhere import Work
 from hocket.runs.sites import SiteConfig
 from hocket.workers.links.files import declared_names

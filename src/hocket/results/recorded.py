@@ -18,9 +18,9 @@ from hocket.records.ledger.schema import FILMS
 from hocket.records.ledger.view import Failure, KeptLeg, LedgerView
 from hocket.records.program import changes
 from hocket.records.run_file import load_about
-from hocket.records.state_rows import KeptStates
+from hocket.records.step_rows import KeptStates
 from hocket.records.video.selection import VideoSelection
-from hocket.results.comparing.decision import KEY, Decision
+from hocket.results.comparing.sequential import KEY, Decision
 from hocket.results.exactness import kept_claim
 from hocket.results.report import FILE_NAME, Report, Throughput
 from hocket.results.timing import RunTiming, load_timing

@@ -20,7 +20,7 @@ from hocket.errors import RunFolderError
 from hocket.records import formats
 from hocket.records.ledger.episodes import Episodes, Trials
 from hocket.results import stats
-from hocket.results.comparing.decision import Decision
+from hocket.results.comparing.sequential import Decision
 from hocket.results.exactness import Claim
 from hocket.results.run_protocol import protocol_told
 from hocket.results.scores import BY_SEED, Score, score_table

@@ -2,7 +2,8 @@
 compared, and the error that tells what was found.
 
 A rule is a function that tries one rule of a contract and raises where it does not hold; its
-docstring is the rule itself, a sentence, which the user is shown."""
+docstring is the rule itself, a sentence, which the user is shown.
+"""
 
 from __future__ import annotations
 

@@ -24,8 +24,8 @@ from hocket.records.ledger.episodes import Trials, common_rows
 from hocket.results import stats
 from hocket.results.card import LETTERS as LETTER_OF
 from hocket.results.comparing.paired import rate_difference
-from hocket.results.grouping import Grouping
 from hocket.results.scores import VALUES, bounds, rate_of_trials
+from hocket.results.stats import Grouping
 
 LETTERS = {outcome.value: letter for outcome, letter in LETTER_OF.items()}
 PENDING, LOST = ".", "L"

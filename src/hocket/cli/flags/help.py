@@ -12,8 +12,7 @@ from typing import Any
 
 import tyro
 
-from hocket.cli.flags.flag import Flag, make_class
-from hocket.cli.flags.settings import scan
+from hocket.cli.flags.flag import Flag, make_class, scan
 
 Fields = list[Any]
 """Fields of a dataclass to be made, as `make_dataclass` takes them: name first, type second."""

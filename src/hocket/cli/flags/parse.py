@@ -19,17 +19,20 @@ from typing import Annotated, Any, Generic, TypeVar
 
 import tyro
 
-from hocket.cli.flags.flag import Flag, flags_of, make_class, plain_value
-from hocket.cli.flags.help import about, is_help, shown, told
-from hocket.cli.flags.settings import (
+from hocket.cli.flags.flag import (
+    Flag,
     Settings,
     env_settings,
     evaluation_settings,
+    flags_of,
+    make_class,
+    plain_value,
     policy_settings,
     runtime_settings,
     scan,
     spell_out,
 )
+from hocket.cli.flags.help import about, is_help, shown, told
 from hocket.cli.flags.values import FIELDS, SITE_FIELDS, parse_names
 from hocket.errors import ConfigError, UsageError
 from hocket.records.run_file import load_run

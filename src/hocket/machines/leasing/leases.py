@@ -19,8 +19,8 @@ from hocket.machines.leasing.entries import (
     LeaseId,
     SiteEntry,
     TrialEntry,
+    WaitingTrials,
 )
-from hocket.machines.leasing.waiting import WaitingTrials
 
 SICK = 3
 """Trials that failed at a site and ended elsewhere, before any ended there, for it to be blamed."""

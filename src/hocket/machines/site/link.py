@@ -17,7 +17,7 @@ from hocket.errors import HocketError, UsageError
 from hocket.machines import protocol
 from hocket.machines.credentials import Credentials
 from hocket.machines.stream import NOBODYS, Stream
-from hocket.system.accounts import sentence
+from hocket.system.text import sentence
 from hocket.workers.remote.websocket import KEY_HEADER
 
 if TYPE_CHECKING:

@@ -21,7 +21,6 @@ from hocket.results.comparing.config_diff import (
     trial_differences,
     version_differences,
 )
-from hocket.results.comparing.decision import Decision
 from hocket.results.comparing.paired import (
     CLAIMS,
     Comparison,
@@ -32,6 +31,7 @@ from hocket.results.comparing.paired import (
     compare_rates,
     compare_returns,
 )
+from hocket.results.comparing.sequential import Decision
 from hocket.results.comparing.side import Side, decide
 from hocket.results.scores import bounds
 from hocket.results.tables import UNDEFINED, ResultTable, TableRow, number, percent, signed

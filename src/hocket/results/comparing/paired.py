@@ -27,8 +27,7 @@ import numpy.typing as npt
 from hocket.core.data import Array
 from hocket.results import stats
 from hocket.results.comparing import tango
-from hocket.results.grouping import Grouping
-from hocket.results.stats import LEVEL, Interval
+from hocket.results.stats import LEVEL, Grouping, Interval
 from hocket.results.tables import signed
 
 TasksAs = Literal["strata", "clusters"]

@@ -16,8 +16,7 @@ from hocket.records.ledger.episodes import COLUMNS, OUTCOMES, Episodes, Trials, 
 from hocket.records.ledger.view import LedgerView
 from hocket.records.run_file import load_about
 from hocket.results.card import Card, is_card
-from hocket.results.comparing.decision import KEY, Decision, PairedRuns
-from hocket.results.comparing.sequential import PairedSequentialTest
+from hocket.results.comparing.sequential import KEY, Decision, PairedRuns, PairedSequentialTest
 from hocket.results.exactness import Claim, kept_claim
 from hocket.results.report import Report
 from hocket.results.stats import LEVEL
