@@ -6,7 +6,7 @@ from websockets.asyncio.client import ClientConnection
 
 import hocket
 from hocket.machines import protocol
-from hocket.machines.stream import NOBODYS, Stream
+from hocket.machines.protocol import NOBODYS, Stream
 
 
 async def begin(connection: ClientConnection) -> Stream:

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro.conf import Positional, arg
 
 from hocket.cli.flags.flag import scan
-from hocket.cli.flags.help import is_help
-from hocket.cli.flags.parse import Parsed, knobs_of, parse, parse_run
+from hocket.cli.flags.parse import Parsed, is_help, knobs_of, parse, parse_run
 from hocket.errors import UsageError
 from hocket.runs.config import EvalConfig
 from hocket.system import machine

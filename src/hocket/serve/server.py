@@ -38,7 +38,7 @@ from hocket.errors import (
 )
 from hocket.serve.backend import Backend
 from hocket.serve.clients import OPENPI, PATHS, VLA_EVAL, Caller, CameTwice
-from hocket.serve.held import Budget, MeasuredConnection, Overloaded
+from hocket.serve.frames import Budget, MeasuredConnection, Overloaded
 from hocket.serve.metrics import Metrics
 from hocket.system.exposure import API_KEY_VARIABLE, STRANGERS, named_keys
 from hocket.system.text import account

@@ -19,7 +19,7 @@ import numpy as np
 
 from hocket.adapters.envs.maniskill import STARTS
 from hocket.adapters.envs.rendering import LookingEnv
-from hocket.adapters.envs.row_tensors import flat_tree, host
+from hocket.adapters.envs.vector import flat_tree, host
 from hocket.core.data import Array
 from hocket.errors import (
     ConfigError,
