@@ -115,7 +115,7 @@ class SealedEpisode(NamedTuple):
     files: Sequence[str]
     """Names without folders."""
     rows: bytes
-    """The ChunkRow of each chunk, one after the other, as `rows.py` packs them."""
+    """The ChunkRow of each chunk, one after the other, as `deliveries.py` packs them."""
     sources: Sequence[str]
     """What the rows name by number."""
     progress: Share | None = None
