@@ -74,11 +74,7 @@ class Throughput:
     def to_json(self) -> dict[str, Any]:
         """The fields and the numbers derived from them."""
         derived = {"env_steps_per_s": self.env_steps_per_s, "mean_batch": self.mean_batch}
-        own = dataclasses.asdict(self)
-        if not self.unmade_attempts:
-            # Runs on one machine have none, and their reports say what they always said.
-            del own["unmade_attempts"]
-        return {**derived, **own}
+        return {**derived, **dataclasses.asdict(self)}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Throughput:

@@ -150,7 +150,6 @@ class RunComparison:
             "overall": _difference_json(found.overall),
             "tasks": [_difference_json(task) for task in found.tasks],
             "pairs_needed" if found.tasks_as == "strata" else "tasks_needed": found.needed,
-            "bootstrap_interval": bounds(found.bootstrap),
             "pairs": None if self.pairs is None else dataclasses.asdict(self.pairs),
             "excluded": dataclasses.asdict(self.excluded),
             "errors_as_failures": None
@@ -201,11 +200,8 @@ def compare_runs(
         found = compare_rates(*won(judged), **about(judged))
         pairs = Pairs.of(*won(judged))
     else:
-        # The bootstrap beside the t-interval: the same runs always give the same numbers.
-        rng = np.random.default_rng(0)
         gave = (a.of_plan("total_reward", 0.0)[rows_a], b.of_plan("total_reward", 0.0)[rows_b])
-        rest = about(finished)
-        found = compare_returns(gave[0][finished], gave[1][finished], rng=rng, **rest)
+        found = compare_returns(gave[0][finished], gave[1][finished], **about(finished))
     excluded = Excluded(
         errors=ended - sound, pending=len(trials) - ended, unlike=sound - len(paired)
     )

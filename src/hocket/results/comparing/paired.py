@@ -92,8 +92,6 @@ class Comparison:
     needed: int | None
     """How many pairs (for `clusters`, tasks) would show a difference of the size seen, with power
     0.8; None where none was seen, or its spread is unknown."""
-    bootstrap: Interval | None = None
-    """For returns: an interval that does not lean on their being normal."""
 
     @property
     def verdict(self) -> Verdict:
@@ -167,17 +165,12 @@ def compare_returns(
     b: npt.ArrayLike,
     tasks: Sequence[str],
     *,
-    rng: np.random.Generator,
     seeds: Sequence[int] | None = None,
     independent: bool = False,
     tasks_as: TasksAs = "strata",
     level: float = LEVEL,
-    resamples: int = 4000,
 ) -> Comparison:
-    """Compare returns, for trials with nothing to succeed at: paired t, and a bootstrap beside.
-
-    The bootstrap draws starts (for `clusters`, whole tasks) and takes percentiles of the mean.
-    """
+    """Compare returns, for trials with nothing to succeed at, by a paired t."""
     gave_a, gave_b, grouping = _paired(a, b, tasks, seeds, independent=independent)
     rows = tuple(
         _mean_difference(
@@ -199,7 +192,6 @@ def compare_returns(
         overall=overall,
         tasks=rows,
         needed=needed and math.ceil(needed * each),
-        bootstrap=bootstrap_mean(values, rng=rng, level=level, resamples=resamples),
     )
 
 
@@ -269,23 +261,6 @@ def pairs_needed(
     z_alpha, z_power = stats.normal_quantile(1 - alpha), stats.normal_quantile(2 * power - 1)
     scaled = z_alpha * math.sqrt(psi) + z_power * math.sqrt(max(psi - difference**2, 0.0))
     return math.ceil((scaled / difference) ** 2)
-
-
-def bootstrap_mean(
-    values: npt.ArrayLike, *, rng: np.random.Generator, level: float = LEVEL, resamples: int = 4000
-) -> Interval | None:
-    """Percentile interval of a mean; None below two values."""
-    data = np.asarray(values, dtype=np.float64)
-    n = len(data)
-    if n < 2 or not np.isfinite(data).all():
-        return None
-    # In slices, so that memory stays flat however long the runs are.
-    slices = [
-        min(resamples - i, 1 + 1_000_000 // n) for i in range(0, resamples, 1 + 1_000_000 // n)
-    ]
-    means = np.concatenate([data[rng.integers(0, n, (k, n))].mean(axis=1) for k in slices])
-    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
-    return Interval(low=float(low), high=float(high), level=level, method="bootstrap")
 
 
 def _mean_difference(
