@@ -14,7 +14,7 @@ from hocket.errors import RunFolderError, UsageError
 from hocket.results.comparing.compare import RunComparison, compare_runs
 from hocket.results.comparing.sequential import PairedSequentialTest
 from hocket.results.comparing.side import Side
-from hocket.results.stats import p_value
+from hocket.results.comparing.tango import p_value
 from support.recorded_runs import ERROR, FAILURE, FINISHED, SUCCESS, Choice, plan, record_run
 
 TASKS = ["push", "reach"]

@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -182,14 +182,6 @@ def clipped(interval: Interval, low: float, high: float) -> Interval:
     """An interval within the values that are possible at all."""
     lowest, highest = min(max(interval.low, low), high), max(min(interval.high, high), low)
     return dataclasses.replace(interval, low=lowest, high=highest)
-
-
-def groups(labels: Sequence[Hashable]) -> dict[Hashable, Array]:
-    """Indices of each label, labels in the order in which they first appear."""
-    found: dict[Hashable, list[int]] = {}
-    for index, label in enumerate(labels):
-        found.setdefault(label, []).append(index)
-    return {label: np.asarray(indices) for label, indices in found.items()}
 
 
 def rows_by(numbers: Array) -> dict[int, Array]:

@@ -23,8 +23,7 @@ from hocket.results.comparing.paired import (
     Pairs,
     TasksAs,
     Verdict,
-    compare_rates,
-    compare_returns,
+    compare,
 )
 from hocket.results.comparing.sequential import Decision
 from hocket.results.comparing.side import (
@@ -197,11 +196,11 @@ def compare_runs(
     is_judged, pairs = len(judged) > 0, None
     paired = judged if is_judged else finished
     if is_judged or not len(finished):
-        found = compare_rates(*won(judged), **about(judged))
+        found = compare("success", *won(judged), **about(judged))
         pairs = Pairs.of(*won(judged))
     else:
         gave = (a.of_plan("total_reward", 0.0)[rows_a], b.of_plan("total_reward", 0.0)[rows_b])
-        found = compare_returns(gave[0][finished], gave[1][finished], **about(finished))
+        found = compare("return", gave[0][finished], gave[1][finished], **about(finished))
     excluded = Excluded(
         errors=ended - sound, pending=len(trials) - ended, unlike=sound - len(paired)
     )
@@ -213,7 +212,7 @@ def compare_runs(
         found = _after_stopping(found, decision)
     elif is_judged and excluded.errors:
         told = rows(*_COUNTED)
-        failed = compare_rates(*won(told), **about(told))
+        failed = compare("success", *won(told), **about(told))
     return RunComparison(
         a=a,
         b=b,
