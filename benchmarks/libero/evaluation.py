@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from hocket.core.events import AttemptsBegan, BatchInferred, ChunksExecuted, Event
-from hocket.records.state_rows import KeptStates
+from hocket.records.step_rows import KeptStates
 from hocket.runs.assembly import Assembly
 from hocket.runs.config import EvalConfig
 from hocket.runs.run import Run

@@ -42,14 +42,6 @@ PER_RUN, PER_RUN_ON_RAY = 25, 7
 TOY = {"step_s": 0.01, "length_min": 20, "length_max": 40, "image_size": 32}
 WORDS = ("--env", "toy:count", "--policy", "random", "--keep-errors", "0", "--retries", "200")
 CONFIG = {"env_config": TOY, "video": "first:4"}
-SENDS_FILES = """
-import sys
-from hocket.cli import main
-from hocket.machines import protocol
-from hocket.machines.site.site_work import SiteWork
-SiteWork._shared_folder = lambda self: None
-sys.exit(main(sys.argv[1:]))
-"""
 SUMS = ("faults", "runs", "episodes", "lost attempts", "seconds")
 
 
@@ -166,7 +158,7 @@ class Missed(Exception):
 
 
 class Sites(Rig):
-    """A driver that listens, two sites that send their files and one that shares the disk."""
+    """A driver that listens, and three sites."""
 
     def __init__(self, folder: Path, draw: random.Random, episodes: int) -> None:
         super().__init__(folder, draw, episodes)
@@ -177,71 +169,70 @@ class Sites(Rig):
             time.sleep(0.05)
         line = told.decode().partition("Sites join with: hocket ")[2].splitlines()[0].split()
         self.port, self.key = int(line[2].rpartition(":")[2]), line[4]
-        self.sites: list[tuple[subprocess.Popen[bytes], FaultProxy, bool]] = []
+        self.sites: list[tuple[subprocess.Popen[bytes], FaultProxy]] = []
         self.proxies: list[FaultProxy] = []
-        for sends_files in (True, True, False):
-            self._add(sends_files=sends_files)
+        for _ in range(3):
+            self._add()
 
     @property
     def driver(self) -> subprocess.Popen[bytes]:
         return self.drivers[-1]
 
-    def _add(self, *, sends_files: bool) -> None:
+    def _add(self) -> None:
         proxy = FaultProxy(self.port)
         self.proxies.append(proxy)
         words = ("work", "--connect", f"wss://127.0.0.1:{proxy.port}", "--key-file", self.key)
         words += ("--wait", str(WAIT_S))
-        program = ("-c", SENDS_FILES) if sends_files else ("-m", "hocket")
-        self.sites.append((self.start(*words, program=program), proxy, sends_files))
+        self.sites.append((self.start(*words), proxy))
 
-    def _take(self) -> tuple[subprocess.Popen[bytes], FaultProxy, bool]:
+    def _take(self) -> tuple[subprocess.Popen[bytes], FaultProxy]:
         return self.sites.pop(self.draw.randrange(len(self.sites)))
 
     def kill_a_site(self) -> None:
-        process, _, sends_files = self._take()
+        process, _ = self._take()
         process.kill()
         process.wait()
-        self._add(sends_files=sends_files)
+        self._add()
 
     def kill_a_machine(self) -> None:
         """Everything there ends at once, and nobody closes its connection."""
-        process, proxy, sends_files = self._take()
+        process, proxy = self._take()
         proxy.is_stalled.set()
         for pid in (process.pid, *children(process.pid)):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         process.wait()
-        self._add(sends_files=sends_files)
+        self._add()
 
     def stop_a_site_past_its_lease(self) -> None:
-        process, *_ = self.draw.choice(self.sites)
+        process, _ = self.draw.choice(self.sites)
         os.kill(process.pid, signal.SIGSTOP)
         time.sleep(1.4 * LEASE_S)
         os.kill(process.pid, signal.SIGCONT)
 
     def tell_a_site_to_leave(self) -> None:
-        process, _, sends_files = self._take()
+        process, _ = self._take()
         process.terminate()
-        self._add(sends_files=sends_files)
+        self._add()
 
     def kill_a_worker_of_a_site(self) -> None:
-        process, *_ = self.draw.choice(self.sites)
+        process, _ = self.draw.choice(self.sites)
         if not (workers := workers_of(process.pid)):
             raise Missed
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.draw.choice(workers), signal.SIGKILL)
 
     def cut_a_connection(self) -> None:
-        _, proxy, _ = self.draw.choice(self.sites)
+        _, proxy = self.draw.choice(self.sites)
         proxy.drop_all()
 
     def cut_all_connections(self) -> None:
-        for _, proxy, _ in self.sites:
+        for _, proxy in self.sites:
             proxy.drop_all()
 
     def cut_soon_and_often(self) -> None:
         """Two seconds in which no connection of a site lives longer than some tens of kB."""
-        _, proxy, _ = self.draw.choice(self.sites)
+        _, proxy = self.draw.choice(self.sites)
         proxy.lives = lambda: self.draw.randint(20_000, 200_000)
         proxy.drop_all()
         time.sleep(2.0)
@@ -259,7 +250,7 @@ class Sites(Rig):
         os.kill(self.driver.pid, signal.SIGCONT)
 
     def settle(self) -> None:
-        for process, *_ in self.sites:
+        for process, _ in self.sites:
             code = process.wait(4 * WAIT_S)
             told = (self.folder / f"log{self.processes.index(process)}").read_text()
             # One that was started when the run was over has found no driver, and says so.

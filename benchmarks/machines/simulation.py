@@ -47,16 +47,15 @@ from hocket.core.contracts.recorder import StepRecord
 from hocket.core.data import Outcome, Ref, Trial
 from hocket.engine.garbage import gc_frozen
 from hocket.machines import protocol
+from hocket.machines.deliveries import packed_rows
 from hocket.machines.driver import Driver
 from hocket.machines.leasing.entries import LeaseId
-from hocket.machines.rows import packed_rows
 from hocket.machines.server import LATER_S, TURN_S
 from hocket.records.chunks import ChunkRow
 from hocket.records.folder import RunFolder
 from hocket.records.ledger.ledger import Ledger
 from hocket.records.ledger.writer import LedgerConfig
-from hocket.records.state_rows import StateRows
-from hocket.records.step_rows import StepRows
+from hocket.records.step_rows import StateRows, StepRows
 from hocket.runs.config import EvalConfig
 from hocket.runs.elsewhere import Keeping, Work
 from hocket.runs.sites import SiteConfig
@@ -262,7 +261,6 @@ class Simulation:
                 level="bitwise",
                 identity=IDENTITY,
                 depends_on={},
-                is_shared=False,
                 holds=[],
             ),
         )

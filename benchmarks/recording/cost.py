@@ -26,7 +26,7 @@ import hocket
 from hocket.core.contracts.recorder import AttemptStart, StepRecord
 from hocket.core.data import Outcome, Trial
 from hocket.core.specs import TaskInfo
-from hocket.records.state_rows import KeptStates
+from hocket.records.step_rows import KeptStates
 from hocket.workers.sinks.video import VideoConfig, VideoSink
 from one_ms import LENGTH, STEP_S
 

@@ -50,7 +50,7 @@ from hocket.core.data import Array
 from hocket.results import stats
 from hocket.results.comparing import paired, tango
 from hocket.results.comparing.sequential import PairedSequentialTest
-from hocket.results.grouping import Grouping
+from hocket.results.stats import Grouping
 from scenarios import (
     STAKES,
     UNEVEN,

@@ -16,8 +16,8 @@ from hocket.core.data import Array
 from hocket.results import stats
 from hocket.results.comparing import paired, tango
 from hocket.results.comparing.sequential import PairedSequentialTest, Stake
-from hocket.results.grouping import Grouping
 from hocket.results.scores import rate_of_trials
+from hocket.results.stats import Grouping
 
 TASKS, ROUNDS, LEVEL, ALPHA = 10, 50, 0.95, 0.05
 STAKES: tuple[Stake, ...] = ("pairs", "rounds")

@@ -14,16 +14,24 @@ if sys.platform == "win32":
     sys.exit("hocket does not run on Windows itself: install it in WSL (wsl --install).")
 
 if TYPE_CHECKING:
-    from hocket.core.contracts.env import Suite
-    from hocket.core.contracts.policy import Policy
-    from hocket.core.data import Actions, Batch, Episode, Outcome, Row, Trial
-    from hocket.core.specs import ArraySpec, PolicySpec, TaskInfo
-    from hocket.engine.replay import ChunkReplay
-    from hocket.errors import HocketError
-    from hocket.results.report import Report
-    from hocket.runs.config import EvalConfig
-    from hocket.runs.evaluation import evaluate, resume
-    from hocket.workers.rows.suspendable import Suspendable
+    from hocket.core.contracts.env import Suite as Suite
+    from hocket.core.contracts.policy import Policy as Policy
+    from hocket.core.data import Actions as Actions
+    from hocket.core.data import Batch as Batch
+    from hocket.core.data import Episode as Episode
+    from hocket.core.data import Outcome as Outcome
+    from hocket.core.data import Row as Row
+    from hocket.core.data import Trial as Trial
+    from hocket.core.specs import ArraySpec as ArraySpec
+    from hocket.core.specs import PolicySpec as PolicySpec
+    from hocket.core.specs import TaskInfo as TaskInfo
+    from hocket.engine.replay import ChunkReplay as ChunkReplay
+    from hocket.errors import HocketError as HocketError
+    from hocket.results.report import Report as Report
+    from hocket.runs.config import EvalConfig as EvalConfig
+    from hocket.runs.evaluation import evaluate as evaluate
+    from hocket.runs.evaluation import resume as resume
+    from hocket.workers.rows.suspendable import Suspendable as Suspendable
 
 __version__ = "0.1.0"
 
@@ -51,27 +59,7 @@ _HOME = {
     "resume": "runs.evaluation",
 }
 
-__all__ = [
-    "Actions",
-    "ArraySpec",
-    "Batch",
-    "ChunkReplay",
-    "Episode",
-    "EvalConfig",
-    "HocketError",
-    "Outcome",
-    "Policy",
-    "PolicySpec",
-    "Report",
-    "Row",
-    "Suite",
-    "Suspendable",
-    "TaskInfo",
-    "Trial",
-    "__version__",
-    "evaluate",
-    "resume",
-]
+__all__ = sorted([*_HOME, "__version__"])
 
 
 def __getattr__(name: str) -> Any:

@@ -4,10 +4,9 @@ from typing import Any, Literal
 
 import pytest
 
-from hocket.cli import main
 from hocket.cli.eval import Eval
+from hocket.cli.flags.flag import env_settings, scan
 from hocket.cli.flags.parse import Parsed, knobs_of, parse_run
-from hocket.cli.flags.settings import env_settings, scan
 from hocket.cli.flags.values import FIELDS, SITE_FIELDS
 from hocket.errors import ConfigError, UnknownNameError
 from hocket.runs.config import EvalConfig
@@ -198,21 +197,3 @@ def test_settings_of_the_named_runtime_are_flags(capsys: pytest.CaptureFixture[s
 def test_how_long_a_start_may_take_is_a_flag() -> None:
     names = ["--env", SMALL, "--policy", PICKY, "--policy.path", "p"]
     assert parse([*names, "--start-timeout", "240"]).config["start_timeout_s"] == 240.0
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        ("eval --telemetry otlp", "write --reader otlp."),
-        ("eval --telemetry", "write --reader NAME."),
-        ("eval --tracker --watch", "write --reader NAME."),
-        ("eval --jobs jobs.yaml --tracker wandb", "write --reader wandb."),
-        ("eval --jobs jobs.yaml --telemetry", "write --reader NAME."),
-        ("train --resume run --telemetry=otlp", "write --reader otlp."),
-    ],
-)
-def test_a_flag_of_another_name_gets_the_new_spelling(
-    words: str, told: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(words.split()) == 2
-    assert told in capsys.readouterr().err

@@ -26,7 +26,7 @@ from hocket.cloud.receiver import RECEIVER, send_code
 from hocket.cloud.sandbox import HOST_TAG, OWNER_TAG, CloudRuntime, variables
 from hocket.core.contracts.runtime import Usability
 from hocket.errors import UsageError, WorkerFailed
-from hocket.system.owner import host, owner
+from hocket.system.machine import host, owner
 from hocket.testing import check_runtime
 from hocket.workers.notices import LaneFailed, LanesBegun, LanesExecuted, LanesUp
 from hocket.workers.remote import websocket

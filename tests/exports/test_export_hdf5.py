@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hocket.records.state_rows import KeptStates
-from hocket.records.step_rows import load_steps
+from hocket.records.step_rows import KeptStates, load_steps
 from hocket.runs.demonstrations.chosen import Choice
 from support.exported_runs import episodes_of, export, truth
 

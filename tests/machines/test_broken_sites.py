@@ -21,7 +21,7 @@ from hocket.machines.leasing.leases import SICK
 from hocket.records.ledger.view import LedgerView
 from machines.test_driver import learned
 from machines.test_leases import book
-from machines.test_random_faults import OTHER_DISK
+from machines.test_random_faults import SMALL_PIECES
 from machines.test_site_faults import finish
 from support.broken_site import BROKEN
 from support.desk import Desk
@@ -325,7 +325,7 @@ def test_a_full_disk_at_one_site_ends_that_site_alone(
 ) -> None:
     """It writes its files, whole megabytes for an episode, where there is no room for them."""
     monkeypatch.setenv("TMPDIR", str(tiny_disk))
-    broken = beside.add("broken-one", program=("-c", OTHER_DISK))
+    broken = beside.add("broken-one", program=("-c", SMALL_PIECES))
     monkeypatch.delenv("TMPDIR")
     beside.add("well")
     finish(beside.driver, beside.folder / "log")

@@ -13,7 +13,7 @@ from websockets.exceptions import ConnectionClosed
 
 from hocket.machines import protocol
 from hocket.machines.credentials import Credentials
-from hocket.machines.stream import Stream
+from hocket.machines.protocol import Stream
 from hocket.runs.run import Run
 from hocket.workers.remote.websocket import KEY_HEADER
 from support.heard import Heard

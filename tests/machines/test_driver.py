@@ -14,8 +14,8 @@ from hocket.core.events import RunEnded
 from hocket.core.specs import ActionSpec, EnvSpec, TaskInfo
 from hocket.errors import WireError
 from hocket.machines import protocol
+from hocket.machines.deliveries import packed_rows
 from hocket.machines.leasing.entries import LeaseId
-from hocket.machines.rows import packed_rows
 from hocket.records.chunks import ChunkRow, load_chunks
 from hocket.records.ledger.view import LedgerView
 from support.desk import FILE, PROGRAM, Desk
@@ -289,22 +289,6 @@ def test_a_file_that_did_not_arrive_as_it_was_sent_is_refused(desk: Desk) -> Non
     with pytest.raises(WireError, match="did not arrive as it was sent"):
         desk.driver.hear("a", protocol.FilePiece(*one, FILE, 0, b"date", digest), 0.0)
     assert not list(desk.folder.glob(f"episodes/*/*/{FILE}"))
-
-
-def test_an_inbox_cannot_lead_elsewhere(desk: Desk, tmp_path: Path) -> None:
-    desk.hello("a")
-    (welcome,) = desk.take(protocol.Welcome)
-    inbox = Path(welcome.inbox)
-    (inbox / "proof-seen").write_text(welcome.proof)
-    desk.join("a", is_shared=True)
-    (lease,) = desk.leases("a")
-    (tmp_path / "secret").mkdir()
-    (tmp_path / "secret" / FILE).write_text("secret")
-    slug = desk.trials[lease.trial].slug
-    (inbox / "episodes" / slug).mkdir(parents=True)
-    (inbox / "episodes" / slug / "0").symlink_to(tmp_path / "secret")
-    with pytest.raises(WireError, match="may come"):
-        desk.seal("a", lease, files=[FILE])
 
 
 @pytest.mark.parametrize(("rows", "sources"), [([[0] * 14], []), (b"short", []), (b"", [1])])

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hocket.machines.leasing.expectations import Expectations
-from hocket.machines.leasing.waiting import WaitingTrials
+from hocket.machines.leasing.entries import Expectations, WaitingTrials
 
 LONG, SHORT = ("s", "long"), ("s", "short")
 

@@ -21,7 +21,7 @@ from hocket.errors import WireError
 from hocket.machines import protocol
 from hocket.machines.credentials import Credentials
 from hocket.machines.leasing.entries import LeaseId
-from hocket.machines.stream import Stream
+from hocket.machines.protocol import Stream
 from hocket.runs.run import Run
 from hocket.workers.remote.websocket import KEY_HEADER
 from support.desk import Desk

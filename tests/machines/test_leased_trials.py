@@ -10,7 +10,7 @@ import pytest
 
 from hocket.core.data import Trial
 from hocket.machines.leasing.entries import LeaseId
-from hocket.machines.site.leased_trials import LeasedTrials
+from hocket.machines.site.site_work import LeasedTrials
 
 
 @pytest.fixture

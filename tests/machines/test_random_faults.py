@@ -43,16 +43,14 @@ hocket.__version__ = "0.0.0"
 from hocket.cli import main
 sys.exit(main(sys.argv[1:]))
 """
-OTHER_DISK = """
+SMALL_PIECES = """
 import sys
 from hocket.cli import main
 from hocket.machines import protocol
-from hocket.machines.site.site_work import SiteWork
-SiteWork._shared_folder = lambda self: None
 protocol.PART = 500
 sys.exit(main(sys.argv[1:]))
 """
-"""A site that sends its files, in many small pieces."""
+"""A site that sends its files in many small pieces."""
 
 
 @dataclass(eq=False)
@@ -61,7 +59,6 @@ class Machine:
 
     process: subprocess.Popen[bytes]
     proxy: FaultProxy
-    sends_files: bool
 
     def close(self) -> None:
         self.process.kill()
@@ -70,7 +67,7 @@ class Machine:
 
 
 class Faulty:
-    """A run with two sites, one of which sees the driver's disk, and what goes wrong with it."""
+    """A run with two sites, and what goes wrong with it."""
 
     def __init__(self, folder: Path, draw: random.Random) -> None:
         self.folder, self.draw = folder, draw
@@ -90,8 +87,8 @@ class Faulty:
         wait_until(lambda: b"Sites join with" in log.read_bytes(), DEADLINE_S)
         told = log.read_text().partition("wss://")[2].split()
         self.key, self.port = told[2], int(told[0].rpartition(":")[2])
-        for sends_files in (True, False):
-            self.add_site(sends_files=sends_files)
+        for _ in range(2):
+            self.add_site()
 
     def start(self, *words: str, program: tuple[str, ...] = ("-m", "hocket")) -> subprocess.Popen:
         self._logs += 1
@@ -104,10 +101,9 @@ class Faulty:
         program = program or ("-m", "hocket")
         return self.start("work", "--connect", url, "--key-file", self.key, program=program)
 
-    def add_site(self, *, sends_files: bool) -> None:
+    def add_site(self) -> None:
         proxy = FaultProxy(self.port)
-        process = self._join(proxy.port, *(("-c", OTHER_DISK) if sends_files else ()))
-        self.sites.append(Machine(process, proxy, sends_files))
+        self.sites.append(Machine(self._join(proxy.port, "-c", SMALL_PIECES), proxy))
 
     def ended(self) -> int:
         """Episodes that count so far."""
@@ -149,7 +145,7 @@ class Faulty:
     def _replace(self, victim: Machine) -> None:
         self.gone.append(victim)
         self.losses += 1
-        self.add_site(sends_files=victim.sends_files)
+        self.add_site()
 
     def stop_a_site_past_its_lease(self) -> None:
         victim = self.draw.choice(self.sites).process
@@ -164,7 +160,7 @@ class Faulty:
             site.proxy.drop_all()
 
     def cut_a_connection_in_the_middle_of_files(self) -> None:
-        (victim,) = (site for site in self.sites if site.sends_files)
+        victim = self.draw.choice(self.sites)
         proxy, cuts = victim.proxy, victim.proxy.cuts
         proxy.lives = lambda: self.draw.randint(4_000, 40_000)
         proxy.drop_all()

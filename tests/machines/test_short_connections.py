@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from hocket.machines.site.site_work import SiteWork
 from hocket.runs.run import Run
 from support.fault_proxy import FaultProxy
 from support.sites import ThreadSites, assert_same, attempts, machines, run_here, toys
@@ -30,7 +29,6 @@ def run_over_cuts(
     with capsys.disabled():
         sys.stdout.write(f" (seed {seed}: ")  # before anything that may not end
     draw, proxies = random.Random(seed), []
-    monkeypatch.setattr(SiteWork, "_shared_folder", lambda _: None)
 
     def through_a_proxy(url: str) -> str:
         proxies.append(FaultProxy(int(url.rpartition(":")[2])))

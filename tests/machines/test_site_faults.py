@@ -18,8 +18,7 @@ import pytest
 from hocket.core.data import Outcome
 from hocket.errors import RunFolderError
 from hocket.machines import protocol
-from hocket.machines.receipts import Receipts
-from hocket.machines.site.site_work import SiteWork
+from hocket.machines.deliveries import Receipts
 from hocket.records.ledger.view import LedgerView
 from hocket.workers.remote.websocket import KEY_HEADER
 from support.fault_proxy import FaultProxy
@@ -32,7 +31,6 @@ SLOW_TOYS = {"step_s": 0.02, "length_min": 20, "length_max": 40}
 def test_a_connection_that_is_cut_in_the_middle_of_a_file_costs_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(SiteWork, "_shared_folder", lambda _: None)
     monkeypatch.setattr(protocol, "PART", 300)
     take, cuts, proxies = Receipts.take, [], []
 
@@ -106,7 +104,6 @@ def test_a_full_disk_of_the_driver_stops_the_run_in_words(
     def take(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", "episodes/states.parquet")
 
-    monkeypatch.setattr(SiteWork, "_shared_folder", lambda _: None)
     monkeypatch.setattr(Receipts, "take", take)
     with pytest.raises(RunFolderError, match=r"No space is left for 'episodes/states\.parquet'"):
         run_on(toys(), tmp_path / "run", ThreadSites(1))

@@ -13,34 +13,25 @@ from hocket.core.specs import PolicySpec
 from hocket.errors import ConfigError, EnvError, RunFolderError, UsageError
 from hocket.exports.collect import CollectConfig, collect
 from hocket.machines.machines import Machines
-from hocket.machines.receipts import INBOXES
-from hocket.machines.site.site_work import SiteWork
 from hocket.records.chunks import load_chunks
 from hocket.records.evidence import kept_evidence
 from hocket.records.ledger.view import LedgerView
 from hocket.records.run_file import load_about
 from hocket.results.showing.progress import ProgressDisplay
 from hocket.results.timing import load_timing
-from hocket.runs.arms import Jobs
-from hocket.runs.evaluation import run_jobs
+from hocket.runs.evaluation import Jobs, run_jobs
 from hocket.runs.run import Run
 from hocket.runs.sites import MachinesConfig, SiteConfig
 from support.sites import ThreadSites, assert_same, attempts, machines, run_here, run_on, toys
 
 
-@pytest.mark.parametrize("is_shared", [True, False])
-def test_trials_have_the_same_results_here_and_on_three_sites(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_shared: bool
-) -> None:
-    if not is_shared:
-        monkeypatch.setattr(SiteWork, "_shared_folder", lambda _: None)
+def test_trials_have_the_same_results_here_and_on_three_sites(tmp_path: Path) -> None:
     config = toys(env=("toy:count", "toy:plain"))
     run_here(config, tmp_path / "here")
     report = run_on(config, tmp_path / "there", ThreadSites(3))
     assert_same(tmp_path / "here", tmp_path / "there")
     assert report.complete
     assert report.exactness == "bitwise"
-    assert not (tmp_path / "there" / INBOXES).exists()
     about = load_about(tmp_path / "there")
     assert sorted(site["first_lane"] for site in about["sites"]) == [0, 1, 2]
     # What results depend on is told as of a run here.
@@ -77,12 +68,7 @@ def test_an_env_that_ignores_its_seed_is_found_at_a_site(tmp_path: Path) -> None
     assert report.claim.unseeded == ("support.seeding_env:make",)
 
 
-@pytest.mark.parametrize("is_shared", [True, False])
-def test_what_a_failed_attempt_left_is_kept_as_on_one_machine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_shared: bool
-) -> None:
-    if not is_shared:
-        monkeypatch.setattr(SiteWork, "_shared_folder", lambda _: None)
+def test_what_a_failed_attempt_left_is_kept_as_on_one_machine(tmp_path: Path) -> None:
     config = toys(env_config={"raise_at": 5, "fault_seed": 2}, retries=1)
     run_here(config, tmp_path / "here")
     run_on(config, tmp_path / "there", ThreadSites(2))

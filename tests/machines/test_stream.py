@@ -8,7 +8,7 @@ import pytest
 
 from hocket.errors import WireError
 from hocket.machines import protocol
-from hocket.machines.stream import FIRST, NOBODYS, Stream
+from hocket.machines.protocol import FIRST, NOBODYS, Stream
 from support.malformed import framed
 
 TOKEN = b"0123456789abcdef"

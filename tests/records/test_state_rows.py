@@ -17,7 +17,7 @@ from hocket.records.folder import RunFolder
 from hocket.records.ledger.ledger import Ledger
 from hocket.records.ledger.writer import LedgerConfig
 from hocket.records.parquet import find_damage
-from hocket.records.state_rows import KeptStates, StateRows
+from hocket.records.step_rows import KeptStates, StateRows
 from hocket.workers.sinks.states import FILE, ROWS_FILE, load_states, save_states
 
 QUICK = LedgerConfig(group_s=0.001)

@@ -11,7 +11,7 @@ from scipy.stats import binom, multinomial, ttest_rel
 from scipy.stats import t as student
 
 from hocket.results.comparing import paired, tango
-from hocket.results.grouping import Grouping
+from hocket.results.stats import Grouping
 
 discordant = st.tuples(st.integers(0, 300), st.integers(0, 300))
 outcomes = st.lists(st.tuples(st.booleans(), st.booleans(), st.sampled_from("xyz")), min_size=1)
@@ -97,8 +97,8 @@ def test_p_and_interval_agree_whatever_the_tasks_and_starts(
     rows: list[tuple[int, int, bool, bool]], independent: bool
 ) -> None:
     tasks, seeds, a, b = ([row[i] for row in rows] for i in range(4))
-    found = paired.compare_rates(
-        a, b, [str(task) for task in tasks], seeds=seeds, independent=independent
+    found = paired.compare(
+        "success", a, b, [str(task) for task in tasks], seeds=seeds, independent=independent
     )
     for each in (found.overall, *found.tasks):
         if each.interval is not None and each.p_value is not None:
@@ -125,9 +125,11 @@ def test_tasks_that_share_starts_err_no_more_often_than_they_say(correlation: fl
 
 def test_a_single_seed_of_many_tasks_decides_nothing() -> None:
     tasks = [str(task) for task in range(30)]
-    found = paired.compare_rates([True] * 30, [False] * 30, tasks, seeds=[7] * 30)
+    found = paired.compare("success", [True] * 30, [False] * 30, tasks, seeds=[7] * 30)
     assert found.verdict == "undecided"
-    apart = paired.compare_rates([True] * 30, [False] * 30, tasks, seeds=[7] * 30, independent=True)
+    apart = paired.compare(
+        "success", [True] * 30, [False] * 30, tasks, seeds=[7] * 30, independent=True
+    )
     assert apart.verdict == "a better"
 
 
@@ -136,7 +138,7 @@ def test_difference_is_a_less_b_overall_and_by_task(
     rows: list[tuple[bool, bool, str]],
 ) -> None:
     a, b, tasks = (list(column) for column in zip(*rows, strict=True))
-    found = paired.compare_rates(a, b, tasks)
+    found = paired.compare("success", a, b, tasks)
     # Each task counts once, however many pairs it has.
     assert found.overall.value == pytest.approx(np.mean([row.value or 0.0 for row in found.tasks]))
     assert found.overall.n == sum(row.n for row in found.tasks) == len(rows)
@@ -154,8 +156,8 @@ def test_strata_of_one_size_never_widen_the_interval(
     whole = (rows * size)[: len(rows) // size * size or size]
     a, b = (list(column) for column in zip(*whole, strict=True))
     tasks = [str(index // (len(whole) // size)) for index in range(len(whole))]
-    fixed = paired.compare_rates(a, b, tasks).overall.interval
-    pooled = paired.compare_rates(a, b, ["one"] * len(a)).overall.interval
+    fixed = paired.compare("success", a, b, tasks).overall.interval
+    pooled = paired.compare("success", a, b, ["one"] * len(a)).overall.interval
     assert fixed is not None
     assert pooled is not None
     assert fixed.high - fixed.low <= pooled.high - pooled.low + 1e-12
@@ -172,7 +174,7 @@ def test_the_interval_of_uneven_tasks_holds_the_mean_of_their_differences() -> N
     runs, held = 60, 0
     for _ in range(runs):
         a, b = rng.random(62) < np.repeat(p, SIZES), rng.random(62) < np.repeat(q, SIZES)
-        found = paired.compare_rates(a, b, tasks).overall.interval
+        found = paired.compare("success", a, b, tasks).overall.interval
         assert found is not None
         held += found.low <= float((p - q).mean()) <= found.high
     assert held >= 0.9 * runs  # 0.62 where every pair counts alike
@@ -181,7 +183,7 @@ def test_the_interval_of_uneven_tasks_holds_the_mean_of_their_differences() -> N
 def test_a_verdict_on_uneven_tasks_is_not_that_of_the_task_with_most_pairs() -> None:
     tasks = ["many"] * 60 + ["few"] * 2
     a, b = [True] * 12 + [False] * 50, [False] * 60 + [True] * 2
-    found = paired.compare_rates(a, b, tasks)
+    found = paired.compare("success", a, b, tasks)
     assert found.overall.p_value is not None
     assert found.overall.p_value > 0.05
     assert found.overall.value == pytest.approx((0.2 - 1.0) / 2)
@@ -192,8 +194,8 @@ def test_clusters_are_a_wider_claim_than_strata_and_say_so() -> None:
     tasks = [task for task in "pqrs" for _ in range(50)]
     a = np.repeat([True, True, True, False], 50)
     b = np.repeat([False, True, True, False], 50)
-    strata = paired.compare_rates(a, b, tasks)
-    clusters = paired.compare_rates(a, b, tasks, tasks_as="clusters")
+    strata = paired.compare("success", a, b, tasks)
+    clusters = paired.compare("success", a, b, tasks, tasks_as="clusters")
     assert strata.verdict == "a better"
     assert clusters.verdict == "undecided"
     assert clusters.overall.test == "t over tasks"
@@ -204,15 +206,15 @@ def test_clusters_are_a_wider_claim_than_strata_and_say_so() -> None:
 def test_verdict_names_the_better_side() -> None:
     tasks = ["x"] * 40
     won, lost = [True] * 30 + [False] * 10, [False] * 20 + [True] * 10 + [False] * 10
-    assert paired.compare_rates(won, lost, tasks).verdict == "a better"
-    found = paired.compare_rates(lost, won, tasks)
+    assert paired.compare("success", won, lost, tasks).verdict == "a better"
+    found = paired.compare("success", lost, won, tasks)
     assert found.verdict == "b better"
     assert found.sentence.startswith("b is better at n = 40 pairs (Tango's score test, p = ")
 
 
 def test_what_is_undecided_is_said_with_what_it_may_be_and_the_n_that_would_be_needed() -> None:
     a, b = [True] * 3 + [False] * 47, [False] * 2 + [True] + [False] * 47
-    found = paired.compare_rates(a, b, ["x"] * 50)
+    found = paired.compare("success", a, b, ["x"] * 50)
     assert found.verdict == "undecided"
     assert found.sentence.startswith("Undecided at n = 50 pairs (Tango's score test, p = ")
     assert "a - b may be anything from -3.8 to +13.8 points" in found.sentence
@@ -220,12 +222,12 @@ def test_what_is_undecided_is_said_with_what_it_may_be_and_the_n_that_would_be_n
 
 
 def test_no_difference_seen_gives_no_needed_n() -> None:
-    found = paired.compare_rates([True, False], [True, False], ["x", "x"])
+    found = paired.compare("success", [True, False], [True, False], ["x", "x"])
     assert (found.overall.value, found.needed, found.overall.p_value) == (0.0, None, 1.0)
 
 
 def test_no_pairs_compare_to_nothing() -> None:
-    found = paired.compare_rates([], [], [])
+    found = paired.compare("success", [], [], [])
     assert (found.overall.value, found.overall.interval, found.overall.p_value) == (None,) * 3
     assert "Nothing to compare" in found.sentence
 
@@ -254,7 +256,7 @@ def test_needed_pairs_grow_as_the_difference_shrinks() -> None:
 @given(st.lists(st.tuples(st.floats(-1e3, 1e3), st.floats(-1e3, 1e3)), min_size=2, max_size=40))
 def test_returns_are_compared_by_the_paired_t_test(rows: list[tuple[float, float]]) -> None:
     a, b = (np.array(column) for column in zip(*rows, strict=True))
-    found = paired.compare_returns(a, b, ["x"] * len(a), rng=np.random.default_rng(0), resamples=50)
+    found = paired.compare("return", a, b, ["x"] * len(a))
     if np.std(a - b) < 1e-6:
         return
     expected = ttest_rel(a, b)
@@ -266,34 +268,14 @@ def test_returns_are_compared_by_the_paired_t_test(rows: list[tuple[float, float
 
 
 def test_returns_without_spread_have_no_p_value() -> None:
-    found = paired.compare_returns([2.0] * 5, [1.0] * 5, ["x"] * 5, rng=np.random.default_rng(0))
+    found = paired.compare("return", [2.0] * 5, [1.0] * 5, ["x"] * 5)
     assert (found.overall.value, found.overall.p_value, found.verdict) == (1.0, None, "undecided")
-
-
-def test_bootstrap_agrees_with_t_on_normal_values_and_is_keyed_by_its_rng() -> None:
-    values = np.random.default_rng(5).normal(3.0, 2.0, 400)
-    found = paired.bootstrap_mean(values, rng=np.random.default_rng(1))
-    again = paired.bootstrap_mean(values, rng=np.random.default_rng(1))
-    assert found == again
-    assert found is not None
-    half = 1.96 * values.std() / 20
-    assert (found.low, found.high) == pytest.approx(
-        (values.mean() - half, values.mean() + half), abs=0.1 * half
-    )
-    assert paired.bootstrap_mean([1.0], rng=np.random.default_rng(1)) is None
-
-
-def test_bootstrap_draws_all_resamples_in_slices() -> None:
-    values = np.arange(300_000) % 2
-    found = paired.bootstrap_mean(values, rng=np.random.default_rng(1), resamples=10)
-    assert found is not None
-    assert found.low == pytest.approx(0.5, abs=0.01)
 
 
 def test_pairs_that_do_not_match_are_refused() -> None:
     with pytest.raises(ValueError, match="one task and one seed each"):
-        paired.compare_rates([True], [True, False], ["x"])
+        paired.compare("success", [True], [True, False], ["x"])
     with pytest.raises(ValueError, match="0 or 1"):
-        paired.compare_rates([0.5], [1.0], ["x"])
+        paired.compare("success", [0.5], [1.0], ["x"])
     with pytest.raises(ValueError, match="cannot be"):
         tango.interval(3, 3, 5)

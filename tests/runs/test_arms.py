@@ -19,13 +19,12 @@ from hocket.core.contracts.recorder import Followed
 from hocket.core.data import Episode, Outcome, Trial
 from hocket.errors import ConfigError, UsageError
 from hocket.records.step_rows import SCHEMA
-from hocket.results.arms import Arm, ArmTable
+from hocket.results.arms import Arm, ArmTable, motion_of
 from hocket.results.comparing.compare import compare_runs
 from hocket.results.comparing.side import Side
 from hocket.results.exactness import Claim
-from hocket.results.motion import motion_of
 from hocket.results.report import Report, Throughput
-from hocket.runs.arms import arms_of
+from hocket.runs.evaluation import arms_of
 
 TOY = ["--env", "toy:count", "--policy", "support.delayed:Waves", "--lanes", "1"]
 

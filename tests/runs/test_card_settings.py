@@ -14,9 +14,8 @@ from hocket.cli import main
 from hocket.errors import UsageError
 from hocket.results.card import Card
 from hocket.results.card_text import check_command, markdown
-from hocket.runs.checks.card import check_card, config_for, write_card
+from hocket.runs.checks.card import check_card, config_for, reproduce, write_card
 from hocket.runs.checks.card_plan import settings_told
-from hocket.runs.checks.reproduce import reproduce
 from hocket.runs.config import EvalConfig
 
 ENV, POLICY = "support.carded:Tuned", "support.carded:Pushy"

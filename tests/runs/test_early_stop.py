@@ -16,8 +16,7 @@ from hocket.core.events import AttemptsBegan, EpisodesSealed, Event, RunStarted
 from hocket.errors import ConfigError, UsageError
 from hocket.records.ledger.view import LedgerView
 from hocket.results.comparing.compare import compare_runs
-from hocket.results.comparing.decision import Decision, PairedRuns
-from hocket.results.comparing.sequential import PairedSequentialTest
+from hocket.results.comparing.sequential import Decision, PairedRuns, PairedSequentialTest
 from hocket.results.comparing.side import Side
 from hocket.results.run_folder import rebuild_report
 from hocket.results.showing.tally import Tally

@@ -22,8 +22,7 @@ from hocket.engine.trials import TrialQueue
 from hocket.records.chunks import ChunkRows, load_chunks
 from hocket.records.ledger.ledger import Ledger
 from hocket.records.ledger.writer import LedgerConfig
-from hocket.records.state_rows import KeptStates, StateRows
-from hocket.records.step_rows import StepRows, load_steps
+from hocket.records.step_rows import KeptStates, StateRows, StepRows, load_steps
 from hocket.workers.fleet import Fleet, FleetConfig
 
 

@@ -12,8 +12,7 @@ import hocket
 from hocket.core.data import Trial
 from hocket.core.events import Noted, RunStarted
 from hocket.errors import UsageError
-from hocket.results.showing.notebook import NotebookProgress, open_progress
-from hocket.results.showing.progress import ProgressDisplay
+from hocket.results.showing.progress import NotebookProgress, ProgressDisplay, open_progress
 from hocket.runs.evaluation import name_of
 from support.processes import DEADLINE_S, wait_until
 

@@ -25,7 +25,7 @@ from websockets.sync.client import connect
 
 from hocket.core.codec import pack, unpack
 from hocket.core.data import Observation, Row
-from hocket.serve.held import MeasuredConnection
+from hocket.serve.frames import MeasuredConnection
 from support.processes import wait_until
 from support.running_server import WAIT_S, Running, ServePolicy
 from support.serve_command import command

@@ -8,7 +8,7 @@ import pytest
 
 from hocket.errors import ConfigError
 from hocket.serve.server import client_of, load_keys
-from hocket.system.key_file import read_key, read_keys
+from hocket.system.exposure import read_key, read_keys
 
 COMMENTED = "\ufeff# keys of the lab\n\n  # indented, for the robot\n\t#tab\n  s3cret  \r\n"
 

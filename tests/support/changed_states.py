@@ -10,7 +10,7 @@ from pathlib import Path
 from hocket.core.data import Array
 from hocket.records.folder import RunFolder
 from hocket.records.ledger.view import LedgerView
-from hocket.records.state_rows import KeptStates
+from hocket.records.step_rows import KeptStates
 from hocket.workers.sinks.states import FILE, save_states
 
 

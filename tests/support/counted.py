@@ -8,8 +8,7 @@ from hocket.core.data import Outcome, Trial
 from hocket.records.chunks import load_chunks
 from hocket.records.ledger.view import LedgerView
 from hocket.records.parquet import read_table
-from hocket.records.state_rows import KeptStates
-from hocket.records.step_rows import load_steps
+from hocket.records.step_rows import KeptStates, load_steps
 from support.synthetic_run import episode_of, steps_of
 
 

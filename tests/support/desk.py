@@ -10,9 +10,9 @@ import hocket
 from hocket.core.data import Ref, Trial
 from hocket.core.events import Event
 from hocket.machines import protocol
+from hocket.machines.deliveries import packed_rows
 from hocket.machines.driver import OUTLIVES, Driver
 from hocket.machines.leasing.entries import LeaseId
-from hocket.machines.rows import packed_rows
 from hocket.records.chunks import ChunkRow
 from hocket.records.file_rows import ROOM
 from hocket.records.ledger.ledger import Ledger
@@ -96,7 +96,7 @@ class Desk:
         self.say_joined(site, lanes, now, **fields)
 
     def say_joined(self, site: str, lanes: int = 1, now: float = 0.0, **fields: Any) -> None:
-        values: dict[str, Any] = {"depends_on": PROGRAM, "is_shared": False, "holds": []}
+        values: dict[str, Any] = {"depends_on": PROGRAM, "holds": []}
         message = protocol.Joined(lanes=lanes, cores=1, level="bitwise", **{**values, **fields})
         self.driver.hear(site, message, now)
         self.driver.turn(now)

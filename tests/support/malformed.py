@@ -63,7 +63,7 @@ def messages(lease: LeaseId, site: str) -> list[protocol.Message]:
     digest = protocol.HASHER(b"data").digest()
     return [
         protocol.SiteHello(protocol.PROTOCOL, hocket.__version__, site, "hostile"),
-        protocol.Joined(2, 1, "bitwise", PROGRAM, False, [lease]),
+        protocol.Joined(2, 1, "bitwise", PROGRAM, [lease]),
         protocol.Began([lease]),
         protocol.Returned(*lease, "Error: no", True, [FILE]),
         protocol.FilePiece(*lease, FILE, 0, b"data", digest),

@@ -6,7 +6,7 @@ from websockets.asyncio.client import ClientConnection
 
 import hocket
 from hocket.machines import protocol
-from hocket.machines.stream import NOBODYS, Stream
+from hocket.machines.protocol import NOBODYS, Stream
 
 
 async def begin(connection: ClientConnection) -> Stream:
@@ -25,4 +25,4 @@ def hello(site: str, name: str) -> protocol.SiteHello:
     return protocol.SiteHello(protocol.PROTOCOL, hocket.__version__, site, name)
 
 
-JOINED = protocol.Joined(1, 1, "bitwise", {"code": {}, "hardware": {}}, False, [])
+JOINED = protocol.Joined(1, 1, "bitwise", {"code": {}, "hardware": {}}, [])

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hocket.cloud.receiver import LISTEN_VARIABLE
+from hocket.cloud.sandbox import LISTEN_VARIABLE
 from support.tls_pipe import carry
 
 _READ = 1 << 16

@@ -34,8 +34,7 @@ from hocket.records.chunks import ChunkRows
 from hocket.records.folder import RunFolder
 from hocket.records.ledger.ledger import Ledger
 from hocket.records.ledger.writer import LedgerConfig
-from hocket.records.state_rows import StateRows
-from hocket.records.step_rows import StepRows
+from hocket.records.step_rows import StateRows, StepRows
 from hocket.workers.sinks.states import StatesSink
 from hocket.workers.sinks.steps import StepsSink
 

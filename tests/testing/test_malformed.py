@@ -20,7 +20,7 @@ import pytest
 import hocket
 from hocket.core.data import Outcome
 from hocket.errors import HocketError
-from hocket.system.accounts import sentence
+from hocket.system.text import sentence
 
 PACKAGE = str(Path(hocket.__file__).parent)
 EPISODES, STEPS = 2, 12

@@ -30,8 +30,8 @@ from hocket.machines.machines import Machines
 from hocket.machines.ray import RayLauncher, SiteActor, _Placed
 from hocket.machines.server import FetchError
 from hocket.machines.site.link import DriverLink
-from hocket.machines.training.driver import CollectingDriver
 from hocket.machines.training.site import CollectingWork, packed
+from hocket.machines.training.sites import CollectingDriver
 from hocket.records.folder import RunFolder
 from hocket.records.run_file import load_about
 from hocket.runs.elsewhere import Work
@@ -96,7 +96,7 @@ class Desk:
 
     def join(self, site: str, holds: list[LeaseId] | None = None) -> None:
         self.driver.open(protocol.SiteHello(protocol.PROTOCOL, hocket.__version__, site, site))
-        joined = protocol.Joined(1, 1, "inputs", {}, is_shared=False, holds=holds or [])
+        joined = protocol.Joined(1, 1, "inputs", {}, holds=holds or [])
         self.hear(site, joined)
         self.driver.turn(0.0)
 

@@ -65,7 +65,7 @@ def test_trials_that_are_planned_later_become_cells(folder: Path, cells: Cells) 
         ledger.add_trials([Trial(suite="toy", task="new", seed=1)])
     cells.update()
     assert len(cells.plan) == 21
-    assert cells.plan.tasks[-1] == ("toy", "new")
+    assert cells.plan.kinds[-1] == ("toy", "new")
 
 
 def test_the_rate_counts_every_task_once_and_no_errors(folder: Path, cells: Cells) -> None:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from hocket import rooms
 from hocket.core.plugins import did_you_mean
 from hocket.errors import HocketError, RunFolderError, UsageError
-from hocket.system.address_space import require_address_space
+from hocket.system.limits import require_address_space
 from hocket.system.text import printable
 
 OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -71,9 +71,11 @@ VERBS = {
         room="exports",
     ),
     "collect": Verb(
-        "hocket.cli.collect", "Collect demonstrations straight to a dataset.", room="exports"
+        "hocket.cli.export", "Collect demonstrations straight to a dataset.", "collect", "exports"
     ),
-    "replay": Verb("hocket.cli.replay", "Run one trial of a run again and verify every step."),
+    "replay": Verb(
+        "hocket.cli.verify", "Run one trial of a run again and verify every step.", "replay"
+    ),
     "train": Verb(
         "hocket.cli.train",
         "Train a policy: clone recordings, improve by PPO or GRPO.",

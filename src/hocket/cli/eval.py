@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro.conf import Positional, arg
 
 from hocket.cli import FAILED, INTERRUPTED, OK
+from hocket.cli.flags.flag import scan
 from hocket.cli.flags.parse import (
     FileFlags,
     knobs_of,
@@ -24,14 +25,13 @@ from hocket.cli.flags.parse import (
     refuse_bad_run_file,
 )
 from hocket.cli.flags.plan import RunFlags, RunPlan, following, machines_of, make_readers
-from hocket.cli.flags.settings import scan
 from hocket.cli.flags.values import format_bytes
 from hocket.cli.watch import shown
 from hocket.core.contracts.recorder import Followed
 from hocket.core.plugins import share_settings
 from hocket.errors import UsageError
-from hocket.runs.arms import Jobs, arms_of, folder_of, load_jobs
 from hocket.runs.config import EvalConfig
+from hocket.runs.evaluation import Jobs, arms_of, folder_of, load_jobs
 from hocket.system import machine
 from hocket.system.waits import awaiting
 

@@ -88,9 +88,8 @@ def run(arguments: Sequence[str]) -> int:
     parsed = parse_with_policy(Serve, arguments, verb="serve")
     flags = parsed.flags
     from hocket import cli
-    from hocket.serve.logs import log_to_stderr
     from hocket.serve.metrics import Metrics
-    from hocket.serve.server import PolicyServer, ServeOptions, load_keys
+    from hocket.serve.server import PolicyServer, ServeOptions, load_keys, log_to_stderr
 
     log_to_stderr()
     if not 0 <= flags.port <= _LAST_PORT:

@@ -90,7 +90,7 @@ def image(arguments: Sequence[str]) -> int:
     """Write it; 1 where one of another content is there."""
     flags = parse(Image, arguments, verb="image")
     from hocket import cli
-    from hocket.workers.containers.images import dockerfile
+    from hocket.workers.containers.command import dockerfile
 
     folder = flags.out or Path("docker") / flags.name
     path, text = folder / "Dockerfile", dockerfile(flags.name)

@@ -10,10 +10,9 @@ from typing import Annotated, Any
 from tyro.conf import arg
 
 from hocket.cli import INTERRUPTED, OK
-from hocket.cli.flags.help import OF_ALGORITHMS
-from hocket.cli.flags.parse import FileFlags, knobs_of, parse_alone, parse_run
+from hocket.cli.flags.flag import scan
+from hocket.cli.flags.parse import OF_ALGORITHMS, FileFlags, knobs_of, parse_alone, parse_run
 from hocket.cli.flags.plan import RunFlags, RunPlan, machines_of, make_readers
-from hocket.cli.flags.settings import scan
 from hocket.cli.watch import shown
 from hocket.core.plugins import require_extra
 from hocket.errors import UsageError

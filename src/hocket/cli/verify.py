@@ -1,4 +1,5 @@
-"""`hocket card` writes a card; `hocket verify` and `hocket reproduce` run its plan, and compare."""
+"""`hocket card` writes a card; `hocket verify` and `hocket reproduce` run its plan, and compare;
+`hocket replay` runs one trial of a run again."""
 
 from __future__ import annotations
 
@@ -12,9 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from hocket.cli.flags.help import is_help
-from hocket.cli.flags.parse import Parsed, knobs_of, parse, parse_run
-from hocket.cli.flags.settings import scan
+from hocket.cli.flags.flag import scan
+from hocket.cli.flags.parse import Parsed, is_help, knobs_of, parse, parse_run
 from hocket.errors import UsageError
 from hocket.runs.config import EvalConfig
 from hocket.system import machine
@@ -23,6 +23,9 @@ from hocket.system.text import printable
 if TYPE_CHECKING:
     from hocket.results.card import Card
     from hocket.results.comparing.gap import Gap
+
+
+from hocket.cli.flags.parse import parse_with_runtime
 
 _KNOBS = (
     *("env", "policy", "lanes", "retries", "env_python", "policy_python", "policy_devices"),
@@ -152,19 +155,19 @@ def reproduce(arguments: Sequence[str]) -> int:
     flags = parsed.flags
     from hocket.results.card import Card
     from hocket.results.showing.progress import ProgressDisplay
-    from hocket.runs.checks import reproduce as reproducing
+    from hocket.runs.checks import card as checking
     from hocket.runs.checks.card_plan import settings_told
 
     settings: list[str] = []
     if flags.claim is not None:
-        claim = reproducing.PublishedRate(percent=flags.claim, n=flags.n or 0)
+        claim = checking.PublishedRate(percent=flags.claim, n=flags.n or 0)
         config = _claimed(flags, parsed.config)
-        run = functools.partial(reproducing.reproduce_claim, claim, config)
+        run = functools.partial(checking.reproduce_claim, claim, config)
     elif flags.card is not None:
         card = Card.load(flags.card)
         config = _config(card, parsed, arguments)
         settings = settings_told(card, config)
-        run = functools.partial(reproducing.reproduce, card, config, n=flags.n, seed=flags.seed)
+        run = functools.partial(checking.reproduce, card, config, n=flags.n, seed=flags.seed)
     else:
         raise UsageError("Name a card: hocket reproduce card.json --env NAME --policy NAME.")
     with ProgressDisplay(age_s=machine.process_age_s()) as progress:
@@ -264,3 +267,46 @@ def card(arguments: Sequence[str]) -> int:
             "OWNER/NAME\n"
         )
     return cli.OK
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replay:
+    """Run one trial of a run again, in this process (where a debugger works) unless the run had a
+    runtime, and compare it step by step with what was recorded: actions, rewards, ends, states.
+    Exits with 1 and the first difference where there is one."""
+
+    folder: Positional[Path]
+    """The run folder."""
+    trial: Positional[Annotated[str, arg(metavar="TRIAL")]]
+    """The trial, as reports name it (metaworld:mt10/reach-v3/3), or the end of its name
+    (reach-v3/3)."""
+    with_policy: bool = False
+    """Ask the run's policy again, instead of executing the recorded actions."""
+    runtime: Annotated[str | None, arg(metavar="NAME[:ARG]")] = None
+    """Where the worker lives; by default where the run's workers did."""
+
+
+def replay(arguments: Sequence[str]) -> int:
+    """Verify a trial; 1 where it differs."""
+    parsed = parse_with_runtime(Replay, arguments, verb="replay")
+    flags = parsed.flags
+    from hocket import cli
+    from hocket.runs.checks.verify import verify
+
+    verdict = verify(
+        flags.folder,
+        flags.trial,
+        with_policy=flags.with_policy,
+        adapt=lambda config: config.elsewhere(flags.runtime, parsed.config["runtime_config"]),
+    )
+    sys.stdout.write(printable(f"{verdict.trial.id}: {verdict}") + "\n")
+    if verdict.difference is not None and flags.with_policy:
+        from hocket.records.run_file import load_about
+
+        level = load_about(flags.folder).get("exactness", "environment")
+        if level != "bitwise":
+            sys.stdout.write(
+                f"The run's exactness is {level!r}: its policy may answer otherwise in a batch of "
+                f"another size or at another time.\n"
+            )
+    return cli.OK if verdict.difference is None else cli.FAILED

@@ -14,7 +14,7 @@ from hocket.cloud.receiver import RECEIVER
 from hocket.cloud.sandbox import PORT, CloudRuntime, Sandbox, variables
 from hocket.core.contracts.runtime import Usability
 from hocket.errors import UsageError, WorkerFailed
-from hocket.workers.containers.images import context_hash, find_dockerfile
+from hocket.workers.containers.command import context_hash, find_dockerfile
 from hocket.workers.variables import Variables
 
 _SESSION = "hocket"

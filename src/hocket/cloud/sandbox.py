@@ -24,10 +24,10 @@ from hocket.cloud.receiver import LISTEN_VARIABLE, send_code
 from hocket.core.contracts.link import Link
 from hocket.core.contracts.runtime import Usability, WorkerSpec
 from hocket.errors import UsageError, WorkerFailed
-from hocket.system.owner import host, is_gone, owner
+from hocket.system.machine import host, is_gone, owner
 from hocket.system.waits import awaiting
 from hocket.workers.remote import websocket
-from hocket.workers.remote.dialing import dial
+from hocket.workers.remote.link import dial
 
 _LOG = logging.getLogger(__name__)
 HOST_TAG, OWNER_TAG, LEASE_TAG = "hocket-host", "hocket-owner", "hocket-lease"

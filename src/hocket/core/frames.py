@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import struct
 import threading
+from collections.abc import Mapping
+from typing import Any
 
 import msgpack
 
@@ -45,10 +47,11 @@ def pack(message: Message) -> bytes:
     return _LENGTH.pack(size) + body
 
 
-def unpack(body: bytes | memoryview) -> Message:
+def unpack(body: bytes | bytearray | memoryview, kinds: Mapping[int, Any] = _KINDS) -> Any:
+    """The message of these bytes, of these kinds by their numbers; WireError where it is none."""
     try:
         code, *fields = msgpack.unpackb(body, strict_map_key=False)
-        message: Message = _KINDS[code](*fields)
+        message = kinds[code](*fields)
     except (ValueError, TypeError, KeyError, RecursionError, msgpack.UnpackException) as exc:
         raise WireError(f"A frame of {len(body)} bytes is no message of hocket's: {exc}") from exc
     return message

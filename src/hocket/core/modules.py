@@ -14,8 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from hocket.errors import HocketError, UnimportableError, UnknownNameError
-from hocket.system.accounts import account
-from hocket.system.text import did_you_mean
+from hocket.system.text import account, did_you_mean
 
 _MODULE = re.compile(r"([A-Za-z_][\w.]*):([A-Za-z_][\w.]*)")
 _FILE = re.compile(r"(.+\.py):([A-Za-z_][\w.]*)")

@@ -13,7 +13,7 @@ from typing import Annotated, Any, NamedTuple, Union, get_args
 from hocket.core.claims import Count, Seconds, Share, Within
 from hocket.core.data import NOTHING_TOLD, Array, InfoValues, Outcome
 from hocket.errors import HocketError, SecondResetError
-from hocket.system.accounts import frames, sentence
+from hocket.system.text import frames, sentence
 
 MAX_PIECE = 1 << 18
 """Most bytes of a file in one message: an observation never waits for more than that."""

@@ -23,7 +23,7 @@ from hocket.errors import ConfigError, HocketError, PolicyHungError, UsageError
 from hocket.exports import FORMATS, export_run, refuse_existing
 from hocket.runs.assembly import Assembly, examine_python
 from hocket.runs.config import EvalConfig
-from hocket.runs.demonstrations.chosen import Choice, ExportConfig, Silent, Watcher, untimed
+from hocket.runs.demonstrations.chosen import Choice, ExportConfig, Watcher, untimed
 from hocket.runs.demonstrations.episodes import may_have_cameras
 from hocket.runs.elsewhere import Elsewhere
 from hocket.runs.evaluation import open_run
@@ -120,9 +120,7 @@ def collect(
     if config.to != RUN:
         outcomes = () if config.failures else (Outcome.SUCCESS.value,)
         choice = Choice(outcomes=outcomes, first=config.run.episodes)
-        export_run(
-            folder, config.to, out, replace(config.export, choice=choice), watcher or Silent()
-        )
+        export_run(folder, config.to, out, replace(config.export, choice=choice), watcher)
     return Collected(run=folder, episodes=count, trials=len(trials), is_complete=True)
 
 

@@ -18,7 +18,7 @@ from typing import ClassVar
 from hocket.errors import UsageError
 from hocket.system import machine
 from hocket.system.child import Child
-from hocket.workers.remote.ssh import SshConfig, SshHost
+from hocket.workers.remote.ssh import SshConfig, SshHost, hosts_in
 
 HANDED = struct.Struct(">qQ")
 """What precedes weights on a site's standard input, and what the site gives in return: a version or
@@ -130,10 +130,9 @@ class BehindSsh:
         there = random.choice(_PORTS)
         forward = (f"RemoteForward={there} 127.0.0.1:{port}", "ExitOnForwardFailure=yes")
         config = dataclasses.replace(self.config, options=(*self.config.options, *forward))
+        host = SshHost(self.host, config)
         command = shlex.join(work_words(config.python, name, f"ws://127.0.0.1:{there}"))
-        if config.folder:
-            command = f"cd {shlex.quote(config.folder)} && exec {command}"
-        return SshHost(self.host, config).words(command)
+        return host.words(host.in_folder(command))
 
 
 def work_words(python: str, name: str, url: str) -> list[str]:
@@ -154,10 +153,7 @@ def places_here(count: int) -> list[Here]:
 
 def places_behind_ssh(hosts: str, config: SshConfig) -> list[BehindSsh]:
     """A site on each of these hosts, which are separated by commas."""
-    names = [name for name in hosts.split(",") if name]
-    if not names or any(name.startswith("-") for name in names):
-        raise UsageError("Name the hosts, as in --machines ssh:user@host,user@other.")
-    return [BehindSsh(name, config) for name in names]
+    return [BehindSsh(name, config) for name in hosts_in(hosts, "--machines")]
 
 
 class CommandLauncher:

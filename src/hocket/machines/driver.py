@@ -6,7 +6,6 @@ number is committed before the lease is posted; an episode is acknowledged once 
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from itertools import starmap
 
@@ -32,11 +31,9 @@ from hocket.errors import (
     WorkerFailed,
 )
 from hocket.machines import protocol
-from hocket.machines.attendance import EARLIER, Attendance, Refusal
-from hocket.machines.intake import Post
+from hocket.machines.attendance import EARLIER, Attendance, Post, Refusal
 from hocket.machines.leasing.entries import Lease, LeaseId
 from hocket.machines.leasing.leases import SICK
-from hocket.machines.receipts import INBOXES
 from hocket.machines.roster import Entry
 from hocket.runs.elsewhere import Work
 from hocket.runs.sites import SiteConfig
@@ -136,7 +133,6 @@ class Driver(Attendance):
         notes = {"late": self._book.late}
         self._emit(RunEnded(time=now, complete=self.is_done, notes=notes))
         self._intake.acknowledge()
-        shutil.rmtree(self._work.folder.root / INBOXES, ignore_errors=True)
 
     # -- what sites say ------------------------------------------------------------------------
 
@@ -252,7 +248,7 @@ class Driver(Attendance):
             self._forget(one)
             return
         # What is kept of it lies where a run on this machine keeps evidence.
-        self._intake.receive(one, trial, site, message.files)
+        self._files.finish(one, message.files)
         self._files.forget(trial, one.attempt)
         site.error = message.error
         self._hungry.update(dict.fromkeys(self._sites))

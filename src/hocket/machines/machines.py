@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 from hocket.engine.garbage import gc_frozen
 from hocket.errors import UsageError
+from hocket.machines.attendance import Post
 from hocket.machines.commands import CommandLauncher, places_behind_ssh, places_here
 from hocket.machines.credentials import DriverSecrets
 from hocket.machines.driver import OUTLIVES, Driver
-from hocket.machines.intake import Post
 from hocket.machines.server import Carrier, Launcher, Server
 from hocket.runs.elsewhere import Work
 from hocket.runs.sites import MachinesConfig, SiteConfig

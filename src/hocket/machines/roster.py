@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, get_args
 
 import hocket
@@ -15,7 +13,6 @@ from hocket.core.data import Exactness
 from hocket.core.events import SiteState, WorkDone
 from hocket.errors import WireError
 from hocket.machines import protocol
-from hocket.machines.receipts import INBOXES, PROOF
 from hocket.records.program import Known, changes, unlike
 from hocket.runs.elsewhere import Keeping, Work
 
@@ -35,9 +32,6 @@ class Entry:
 
     name: str
     number: int
-    inbox: Path
-    """Where it writes, if it sees the driver's disk."""
-    proof: str
     lanes: int = 0
     """Its lanes; 0 while it takes no part."""
     size: int = 0
@@ -45,7 +39,6 @@ class Entry:
     cores: int = 0
     first_lane: int = 0
     """The number of its first lane among those of all sites."""
-    is_shared: bool = False
     leg: int | None = None
     """The number of its leg in the ledger; None where nothing is kept."""
     uneven: Sequence[str] = ()
@@ -81,7 +74,6 @@ class Roster:
     def __init__(self, work: Work) -> None:
         self._work = work
         self._run = _run_name(work.keeping)
-        self._inboxes = work.folder.root / INBOXES
         self._entries: dict[str, Entry] = {}
         self._first: Entry | None = None
         """The first site that joined, with which others are compared."""
@@ -116,10 +108,6 @@ class Roster:
         entry = self._entries.get(site)
         if entry is not None and not entry.size:
             del self._entries[site]
-            (entry.inbox / PROOF).unlink(missing_ok=True)
-            # It may hold what it has to deliver since an earlier driver.
-            with contextlib.suppress(OSError):
-                entry.inbox.rmdir()
 
     def called(self, name: str) -> list[str]:
         """The identifiers of sites with this name."""
@@ -140,13 +128,8 @@ class Roster:
         if entry is not None and entry.refusal:
             return protocol.Refused(entry.refusal)
         if entry is None:
-            # Named alike by every driver of the run: the site may have files there.
-            inbox = self._inboxes / hello.site
-            inbox.mkdir(parents=True, exist_ok=True)
-            entry = Entry(hello.name, self._numbered, inbox, secrets.token_hex(16))
+            entry = self._entries[hello.site] = Entry(hello.name, self._numbered)
             self._numbered += 1
-            (inbox / PROOF).write_text(entry.proof)
-            self._entries[hello.site] = entry
         return self.welcome(entry, lease_s)
 
     def welcome(self, entry: Entry, lease_s: float) -> protocol.Welcome:
@@ -161,8 +144,6 @@ class Roster:
             sinks=[sink.to_plain() for sink in work.sinks],
             trial=work.remaining[0],
             episodes=work.at_once or len(work.remaining),
-            inbox=str(entry.inbox),
-            proof=entry.proof,
             beat_s=min(_BEAT_S, lease_s / _BEATS),
         )
 
@@ -178,7 +159,6 @@ class Roster:
             *changes(first.depends_on, joined.depends_on, hardware=True),
         ]
         entry.cores, entry.doing, entry.has_joined = joined.cores, "", True
-        entry.is_shared = joined.is_shared and _is_proven(entry)
         if not entry.size:
             entry.first_lane, self._lanes = self._lanes, self._lanes + joined.lanes
             entry.leg = self._work.keeping.begin_leg(entry.name)
@@ -265,11 +245,3 @@ def _run_name(keeping: Keeping) -> str:
         found = secrets.token_hex(16)
         keeping.keep(_KEY, found)
     return str(found)
-
-
-def _is_proven(entry: Entry) -> bool:
-    """True when what the site wrote into its inbox can be read here: both see one disk."""
-    try:
-        return (entry.inbox / f"{PROOF}-seen").read_text() == entry.proof
-    except OSError:
-        return False

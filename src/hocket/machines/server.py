@@ -25,10 +25,10 @@ from websockets.http11 import Request, Response
 
 from hocket.errors import HocketError, UsageError, WireError
 from hocket.machines import protocol
+from hocket.machines.attendance import Post
 from hocket.machines.credentials import DriverSecrets
 from hocket.machines.driver import Driver
-from hocket.machines.intake import Post
-from hocket.machines.stream import NOBODYS, Stream
+from hocket.machines.protocol import NOBODYS, Stream
 from hocket.system.durable import disk_error
 from hocket.system.exposure import STRANGERS, ignore_strangers
 from hocket.workers.remote.websocket import KEY_HEADER

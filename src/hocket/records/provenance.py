@@ -31,6 +31,7 @@ from hocket.core.modules import Target, target_of
 from hocket.errors import HocketError, UnknownNameError
 from hocket.records.digests import sha256_of, sha256_of_all
 from hocket.system import machine
+from hocket.system.json_file import plain
 
 PACKAGES = (
     *("numpy", "gymnasium", "mujoco", "mujoco-mjx", "metaworld", "robosuite", "hf-libero"),
@@ -321,16 +322,6 @@ def _settings(named: Named) -> dict[str, Any]:
 
 def _configured(kind: plugins.Kind, name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     built = plugins.configure(plugins.find(kind, name), settings)
-    if not dataclasses.is_dataclass(built) or isinstance(built, type):
+    if not dataclasses.is_dataclass(built):
         return dict(settings)
-    return {key: _plain(value) for key, value in dataclasses.asdict(built).items()}
-
-
-def _plain(value: Any) -> Any:
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    if isinstance(value, Mapping):
-        return {str(key): _plain(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [_plain(each) for each in value]
-    return str(value)
+    return dict(plain(built))

@@ -1,15 +1,18 @@
-"""Many runs in one table: how each did and, where they have a base, the difference to it on the
-same trials."""
+"""Many runs in one table: how each did, how its robot moved and, where they have a base, the
+difference to it on the same trials."""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hocket.core.data import Outcome
+import numpy as np
+
+from hocket.core.data import Array, Outcome
 from hocket.errors import HocketError, RunFolderError
 from hocket.records.folder import RunFolder
 from hocket.records.ledger.view import LedgerView
@@ -17,13 +20,15 @@ from hocket.records.step_rows import load_steps
 from hocket.results import stats
 from hocket.results.comparing.compare import RunComparison, compare_runs, difference_cells
 from hocket.results.comparing.side import Side
-from hocket.results.motion import Motion, motion_of
 from hocket.results.page.compare_page import jobs_page
 from hocket.results.report import Report
 from hocket.results.scores import Score
 from hocket.results.tables import ResultTable, TableRow, interval_text, number, percent
 from hocket.system.durable import write_atomic
 from hocket.system.json_file import write_json
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _MOTION = ("age\n(steps)", "jump", "within\nchunks", "jerk", "robot s")
 
@@ -242,3 +247,65 @@ def _motion_cells(arm: Arm) -> tuple[str, ...]:
         return ("", "", "", "", number(arm.robot_s.value))
     values = (motion.age, motion.jump, motion.change, motion.jerk, arm.robot_s.value)
     return tuple(number(value) for value in values)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Motion:
+    """What the executed actions of a run's episodes were like; None where there were none."""
+
+    steps: int
+    """Executed actions, those of holding still left out."""
+    held: int
+    """Steps in which the robot held still."""
+    age: float | None
+    """Mean age of the observation behind an action, in control steps."""
+    oldest: int | None
+    """The greatest age."""
+    jump: float | None
+    """Mean distance from the last action of a chunk to the first of the next, in the units of
+    actions."""
+    borders: int
+    """How many of those there were."""
+    change: float | None
+    """Mean distance between consecutive actions inside of a chunk: what a jump compares with."""
+    jerk: float | None
+    """Mean size of the third difference of the actions, per step cubed."""
+
+
+def motion_of(steps: pa.Table) -> Motion:
+    """Measure the table `steps` of a run."""
+    table = steps.select(["trial", "step", "chunk", "age", "action"])
+    done = table.filter(np.asarray(table["step"]) > 0)
+    chunk, age = np.asarray(done["chunk"]), np.asarray(done["age"])
+    trial = np.asarray(done["trial"].combine_chunks().dictionary_encode().indices)
+    sizes = np.asarray(done["action"].combine_chunks().value_lengths())
+    jumps: list[Array] = []
+    changes: list[Array] = []
+    jerks: list[Array] = []
+    flat = np.asarray(done["action"].combine_chunks().flatten(), np.float64)
+    begins = np.concatenate([[0], np.cumsum(sizes)])
+    starts = np.flatnonzero(np.diff(trial, prepend=-1, append=-1))
+    for first, last in itertools.pairwise(starts.tolist()):
+        actions = flat[begins[first] : begins[last]].reshape(last - first, -1)
+        moved = np.linalg.norm(np.diff(actions, axis=0), axis=1)
+        is_border = np.diff(chunk[first:last]) != 0
+        jumps.append(moved[is_border])
+        changes.append(moved[~is_border])
+        jerks.append(np.linalg.norm(np.diff(actions, n=3, axis=0), axis=1))
+    is_held = chunk < 0
+    ages = age[~is_held]
+    return Motion(
+        steps=int((~is_held).sum()),
+        held=int(is_held.sum()),
+        age=_mean_of([ages]),
+        oldest=int(ages.max()) if len(ages) else None,
+        jump=_mean_of(jumps),
+        borders=sum(map(len, jumps)),
+        change=_mean_of(changes),
+        jerk=_mean_of(jerks),
+    )
+
+
+def _mean_of(parts: list[Array]) -> float | None:
+    values = np.concatenate(parts) if parts else np.zeros(0)
+    return float(values.mean()) if len(values) else None

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hocket.core.data import Episode, Trial
+from hocket.core.data import Episode
 from hocket.errors import DamagedSegmentError, RunFolderError
 from hocket.records.evidence import Evidence, kept_evidence
 from hocket.records.folder import RunFolder
@@ -18,9 +18,9 @@ from hocket.records.ledger.schema import FILMS
 from hocket.records.ledger.view import Failure, KeptLeg, LedgerView
 from hocket.records.program import changes
 from hocket.records.run_file import load_about
-from hocket.records.state_rows import KeptStates
+from hocket.records.step_rows import KeptStates
 from hocket.records.video.selection import VideoSelection
-from hocket.results.comparing.decision import KEY, Decision
+from hocket.results.comparing.sequential import KEY, Decision
 from hocket.results.exactness import kept_claim
 from hocket.results.report import FILE_NAME, Report, Throughput
 from hocket.results.timing import RunTiming, load_timing
@@ -63,10 +63,6 @@ class RecordedRun:
     @property
     def suites(self) -> list[str]:
         return list(dict.fromkeys(suite for suite, _ in self.trials.kinds))
-
-    def task_name(self, trial: Trial) -> str:
-        """The task, with its suite where there are several."""
-        return f"{trial.suite} / {trial.task}" if len(self.report.suites) > 1 else trial.task
 
     def videos(self, episode: Episode) -> list[str]:
         """An episode's videos, relative to the folder: those sealed with it, and those rendered

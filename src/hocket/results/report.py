@@ -20,7 +20,7 @@ from hocket.errors import RunFolderError
 from hocket.records import formats
 from hocket.records.ledger.episodes import Episodes, Trials
 from hocket.results import stats
-from hocket.results.comparing.decision import Decision
+from hocket.results.comparing.sequential import Decision
 from hocket.results.exactness import Claim
 from hocket.results.run_protocol import protocol_told
 from hocket.results.scores import BY_SEED, Score, score_table
@@ -74,11 +74,7 @@ class Throughput:
     def to_json(self) -> dict[str, Any]:
         """The fields and the numbers derived from them."""
         derived = {"env_steps_per_s": self.env_steps_per_s, "mean_batch": self.mean_batch}
-        own = dataclasses.asdict(self)
-        if not self.unmade_attempts:
-            # Runs on one machine have none, and their reports say what they always said.
-            del own["unmade_attempts"]
-        return {**derived, **own}
+        return {**derived, **dataclasses.asdict(self)}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Throughput:
@@ -295,7 +291,7 @@ class Report:
     @property
     def summary(self) -> str:
         """One sentence on what ran, how fast, and what `the same trial` means here."""
-        count = f"{self.planned:,} trials" if self.planned != 1 else "1 trial"
+        count = counted(self.planned, "trial")
         if not self.complete:
             count = f"INCOMPLETE: {len(self.episodes):,} of {count}"
         speed = self.throughput.env_steps_per_s
@@ -309,9 +305,8 @@ class Report:
         before the one that counts. A trial that errs has spent them all, and is in the table."""
         yield from protocol_told(self.provenance)
         if self.overall.is_mixed:
-            count = self.overall.finished
-            had = f"{count:,} episodes had" if count > 1 else "1 episode had"
-            yield f"{had} nothing to succeed at: no part of overall n."
+            had = counted(self.overall.finished, "episode")
+            yield f"{had} had nothing to succeed at: no part of overall n."
         made = int(self.episodes.columns["attempt"].sum())
         if (lost := made - self.throughput.unmade_attempts) > 0:
             yield f"{lost:,} {'attempts were' if lost > 1 else 'attempt was'} lost and run again."

@@ -13,7 +13,7 @@ import numpy as np
 from hocket.core.data import Array, Episode, Outcome
 from hocket.records.ledger.episodes import OUTCOMES, Episodes, Trials
 from hocket.results import stats
-from hocket.results.grouping import Grouping
+from hocket.results.stats import Grouping
 from hocket.results.tables import (
     UNDEFINED,
     ResultTable,

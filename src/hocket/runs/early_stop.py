@@ -16,8 +16,7 @@ from hocket.core.events import AttemptsBegan, EpisodesSealed, Event, RunStarted
 from hocket.errors import UsageError
 from hocket.records.ledger.view import LedgerView
 from hocket.records.run_file import load_run
-from hocket.results.comparing.decision import Decision, PairedRuns
-from hocket.results.comparing.sequential import PairedSequentialTest, Stake
+from hocket.results.comparing.sequential import Decision, PairedRuns, PairedSequentialTest, Stake
 from hocket.runs.assembly import Assembly
 from hocket.runs.config import EvalConfig
 

@@ -14,7 +14,7 @@ from hocket.engine.inferring.inference import Inference
 from hocket.engine.inferring.policy_thread import words
 from hocket.errors import HocketError, PolicyError, UsageError
 from hocket.runs.subject import Subject
-from hocket.system.accounts import account
+from hocket.system.text import account
 from hocket.system.waits import awaiting
 
 _LOG = logging.getLogger(__name__)

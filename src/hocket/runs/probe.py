@@ -25,7 +25,8 @@ from hocket.engine.inferring.policy_thread import Answered, Job, PolicyThread, a
 from hocket.engine.scheduling.estimates import Latency
 from hocket.engine.scheduling.model import ChunkWork, best_lanes
 from hocket.errors import EnvError, HocketError, PolicyError, PolicyHungError, WorkerFailed
-from hocket.system import open_files
+from hocket.system import limits
+from hocket.system.text import counted
 from hocket.workers import notices
 from hocket.workers.fleet import Fleet, FleetConfig
 
@@ -76,7 +77,7 @@ class Probe:
             f"{cores} cores": _PER_CORE * cores,
             # The last episodes end one by one: with fewer for each lane, most lanes only wait then.
             f"{trials:,} trials": max(min(trials, cores), trials // _EPISODES),
-            "the limit of open files": open_files.most(),
+            "the limit of open files": limits.most_workers(),
         }
         if self.memory:
             # A fifth stays free for the policy, the page cache, and envs that grow.
@@ -92,12 +93,11 @@ class Probe:
         enough = best_lanes(work, Latency(self.latencies), max_lanes=most)
         # Numbers that are far apart: two looks at one env rarely differ by more.
         count = min(most, next(n for n in _COUNTS if n >= enough))
-        lanes = "1 lane" if count == 1 else f"{count:,} lanes"
         why = f"as many as {bound} bear" if count == most else "more would gain less than 5 %"
         return LaneCount(
             count,
-            f"{lanes}: {why} where a chunk takes {1000 * self.execute_s:.3g} ms, and the "
-            f"policy {1000 * self.latencies[1]:.3g} ms for one row.",
+            f"{counted(count, 'lane')}: {why} where a chunk takes {1000 * self.execute_s:.3g} ms, "
+            f"and the policy {1000 * self.latencies[1]:.3g} ms for one row.",
         )
 
 

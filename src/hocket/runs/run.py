@@ -21,8 +21,8 @@ from hocket.records.ledger.episodes import Episodes
 from hocket.records.ledger.ledger import Ledger
 from hocket.records.provenance import this_process, versions
 from hocket.records.run_file import load_about
-from hocket.results.comparing.decision import KEY as DECISION
-from hocket.results.comparing.decision import Decision
+from hocket.results.comparing.sequential import KEY as DECISION
+from hocket.results.comparing.sequential import Decision
 from hocket.results.exactness import Claim, kept_claim
 from hocket.results.page.report_page import write_report_page
 from hocket.results.recorded import build_report, depends_on, of_all_legs

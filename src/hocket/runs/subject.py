@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin,
 from hocket.core import plugins
 from hocket.core.contracts.runtime import Factor
 from hocket.errors import ConfigError
+from hocket.system import json_file
 from hocket.workers.variables import refuse_secret_settings, refuse_secrets
 
 SubjectT = TypeVar("SubjectT", bound="Subject")
@@ -108,7 +109,7 @@ class Subject:
             # Where nothing was chosen there is nothing to compare.
             if f.name in _SILENT and plain[f.name] == (f.default if f.default != MISSING else {}):
                 del plain[f.name]
-        return {key: _plain(value) for key, value in plain.items()}
+        return dict(json_file.plain(plain))
 
     @classmethod
     def from_plain(cls: type[SubjectT], plain: Mapping[str, Any]) -> SubjectT:
@@ -131,14 +132,6 @@ class Subject:
             return cls(**values)
         except TypeError as exc:
             raise ConfigError(f"The configuration is wrong: {exc}") from exc
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, (tuple, list)):
-        return [_plain(item) for item in value]
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    return value
 
 
 def _is_of(value: Any, hint: Any) -> bool:

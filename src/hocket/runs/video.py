@@ -15,8 +15,7 @@ from hocket.errors import MissingExtraError, UnknownNameError
 from hocket.records.evidence import Evidence
 from hocket.records.folder import RunFolder
 from hocket.records.ledger.ledger import Ledger
-from hocket.records.state_rows import KeptStates, StateRows
-from hocket.records.step_rows import StepRows
+from hocket.records.step_rows import KeptStates, StateRows, StepRows
 from hocket.records.video.films import VideoPlan
 from hocket.records.video.rerender import Rendered, RenderJob, VideoWorkers
 from hocket.records.video.selection import VideoSelection

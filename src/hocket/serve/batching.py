@@ -24,7 +24,7 @@ from hocket.engine.inferring.suspects import Suspects
 from hocket.engine.scheduling.scheduler import BatchPlan, Scheduler, SchedulerConfig
 from hocket.errors import PolicyError, PolicyHungError, PolicyUnavailableError
 from hocket.serve.closed_loop import ClosedLoop
-from hocket.serve.held import Overloaded
+from hocket.serve.frames import Overloaded
 from hocket.serve.metrics import Metrics
 
 _LOG = logging.getLogger("hocket.serve")

@@ -24,8 +24,7 @@ from hocket.adapters.policies.openpi.servers import Reply, Servers
 from hocket.core.codec import pack, unpack
 from hocket.errors import PolicyUnavailableError, WireError
 from hocket.serve.clients import VLA_EVAL, Caller, Client, Clients
-from hocket.serve.frames import FrameReader, frame_limits, most_bytes, unpack_map
-from hocket.serve.held import Overloaded
+from hocket.serve.frames import FrameReader, Overloaded, frame_limits, most_bytes, unpack_map
 from hocket.serve.metrics import Metrics
 from hocket.serve.requests import (
     ExtendedRequest,

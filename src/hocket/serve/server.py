@@ -1,4 +1,5 @@
-"""The server: who may connect, connections, health, metrics, and an end that loses nothing.
+"""The server: who may connect, connections, health, metrics, an end that loses nothing, and what it
+writes about itself, which never holds it up.
 
 Stock protocol: metadata first, then one reply per request, in order; a client's own bad request
 gets a text frame and close code 1011. Requests are read one at a time from each connection, so what
@@ -14,12 +15,15 @@ import hmac
 import itertools
 import logging
 import os
+import queue
 import ssl
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
+from logging.handlers import QueueHandler
 from typing import Any
 
 from websockets.asyncio.server import Server, ServerConnection, serve, unix_serve
@@ -34,11 +38,10 @@ from hocket.errors import (
 )
 from hocket.serve.backend import Backend
 from hocket.serve.clients import OPENPI, PATHS, VLA_EVAL, Caller, CameTwice
-from hocket.serve.held import Budget, MeasuredConnection, Overloaded
+from hocket.serve.frames import Budget, MeasuredConnection, Overloaded
 from hocket.serve.metrics import Metrics
-from hocket.system.accounts import account
-from hocket.system.exposure import STRANGERS
-from hocket.system.key_file import API_KEY_VARIABLE, named_keys
+from hocket.system.exposure import API_KEY_VARIABLE, STRANGERS, named_keys
+from hocket.system.text import account
 
 PING_INTERVAL_S = 20.0
 PING_TIMEOUT_S = 120.0
@@ -281,3 +284,27 @@ def load_keys(file: str | None) -> dict[str, str]:
         return named_keys(file)
     key = os.environ.get(API_KEY_VARIABLE, "").strip()
     return {key: "key 1"} if key else {}
+
+
+_MOST = 1000
+"""Lines that wait to be written; more are lost."""
+
+
+class _Lossy(QueueHandler):
+    def enqueue(self, record: logging.LogRecord) -> None:
+        with contextlib.suppress(queue.Full):
+            self.queue.put_nowait(record)
+
+
+def log_to_stderr() -> None:
+    """Write what is logged from now on to standard error, on a thread of its own."""
+    lines: queue.Queue[Any] = queue.Queue(_MOST)
+    # No handler of logging's: the process would wait for it at its end.
+    threading.Thread(target=_write, args=(lines,), daemon=True).start()
+    logging.basicConfig(handlers=[_Lossy(lines)], format="%(message)s", level=logging.INFO)
+
+
+def _write(lines: queue.Queue[Any]) -> None:
+    with contextlib.suppress(OSError):  # nobody will ever read it
+        while True:
+            os.write(2, f"hocket: {lines.get().getMessage()}\n".encode(errors="replace"))

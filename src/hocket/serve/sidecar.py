@@ -20,8 +20,8 @@ from hocket.runs.policies import build_policy, require_policy
 from hocket.serve.backend import PolicyBackend, PolicyOptions
 from hocket.serve.metrics import Metrics
 from hocket.serve.server import PolicyServer, ServeOptions
-from hocket.system.accounts import account
 from hocket.system.exposure import serve_until_signal
+from hocket.system.text import account
 from hocket.system.waits import awaited
 
 _LOOK_S = 0.2

@@ -1,13 +1,17 @@
-"""How many cores and how much memory this process may use, by affinity and control groups.
+"""How many cores and how much memory this process may use, by affinity and control groups, and
+names of this machine and its processes.
 
 `os.cpu_count` says what the machine has. A container or a batch job often may use less, and a fleet
-sized for the whole machine would then thrash or be killed.
+sized for the whole machine would then thrash or be killed. By the names the next start knows whose
+a container or a machine elsewhere is, and that the process that asked for it has ended.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
+import platform
 import time
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
@@ -35,11 +39,16 @@ def memory_bytes(root: Path = _ROOT) -> int:
 def process_age_s() -> float:
     """Seconds since this process was started, its imports included; 0 where nothing tells."""
     try:
-        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-        began = int(fields[19]) / os.sysconf("SC_CLK_TCK")
+        began = int(stat_of("self")[19]) / os.sysconf("SC_CLK_TCK")
         return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - began)
     except (OSError, ValueError, IndexError, AttributeError):
         return 0.0
+
+
+def stat_of(pid: int | str) -> list[str]:
+    """What the system tells of a process from its state on, the third field; OSError where there is
+    none, or nothing tells."""
+    return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
 
 
 def cpu_s() -> float | None:
@@ -49,8 +58,7 @@ def cpu_s() -> float | None:
     while waiting:
         pid = waiting.pop()
         try:
-            fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-            total += sum(map(int, fields[11:15]))
+            total += sum(map(int, stat_of(pid)[11:15]))
             for task in os.listdir(f"/proc/{pid}/task"):
                 waiting += map(int, Path(f"/proc/{pid}/task/{task}/children").read_bytes().split())
         except OSError:
@@ -115,3 +123,52 @@ def resident_bytes(pid: int) -> int | None:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, IndexError):
         return None
+
+
+def owner(pid: int | None = None) -> str:
+    """A process of this machine: boot, process namespace, process id, and when the process began,
+    with dashes between; no two are ever the same."""
+    pid = os.getpid() if pid is None else pid
+    namespace = os.stat("/proc/self/ns/pid").st_ino
+    return f"{_boot()[:8]}-{namespace}-{pid}-{_began(pid)}"
+
+
+def is_gone(name: str) -> bool:
+    """True where the process of this machine that `owner` named has ended; false where that cannot
+    be seen from here."""
+    parts = name.split("-")
+    if len(parts) != 4 or not parts[2].isdigit():
+        return False
+    boot, namespace, _, began = owner(int(parts[2])).split("-")
+    if parts[0] != boot:
+        return True  # The machine was started anew since.
+    # Processes of another namespace cannot be seen from here.
+    return parts[1] == namespace and parts[3] != began
+
+
+def host() -> str:
+    """This machine, as others that use the same account are told apart from it."""
+    try:
+        with open("/etc/machine-id") as file:
+            number = file.read().strip()
+    except OSError:
+        number = ""
+    return hashlib.sha256(f"{number} {platform.node()}".encode()).hexdigest()[:16]
+
+
+def neighbourhood() -> str:
+    """This boot of this machine, network namespace and user: processes of one neighbourhood can
+    hand each other files over a local socket. Raises OSError where the system does not say."""
+    return f"{_boot()}/{os.stat('/proc/self/ns/net').st_ino}/{os.getuid()}"
+
+
+def _boot() -> str:
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        return file.read().strip()
+
+
+def _began(pid: int) -> str:
+    try:
+        return stat_of(pid)[19]
+    except OSError:
+        return ""

@@ -18,36 +18,26 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hocket.testing.batched import batched_findings, check_batched
-    from hocket.testing.envs import check_env, check_suite, env_findings, suite_findings
-    from hocket.testing.findings import ConformanceError, Finding
-    from hocket.testing.policies import check_policy, policy_findings
-    from hocket.testing.recorders import check_reader, check_sink, reader_findings, sink_findings
-    from hocket.testing.runtimes import check_runtime, runtime_findings
-    from hocket.testing.scripted import ScriptedPolicy
-    from hocket.testing.toy import ToyEnv, ToySuite
+    from hocket.testing.batched import batched_findings as batched_findings
+    from hocket.testing.batched import check_batched as check_batched
+    from hocket.testing.envs import check_env as check_env
+    from hocket.testing.envs import check_suite as check_suite
+    from hocket.testing.envs import env_findings as env_findings
+    from hocket.testing.envs import suite_findings as suite_findings
+    from hocket.testing.findings import ConformanceError as ConformanceError
+    from hocket.testing.findings import Finding as Finding
+    from hocket.testing.policies import check_policy as check_policy
+    from hocket.testing.policies import policy_findings as policy_findings
+    from hocket.testing.recorders import check_reader as check_reader
+    from hocket.testing.recorders import check_sink as check_sink
+    from hocket.testing.recorders import reader_findings as reader_findings
+    from hocket.testing.recorders import sink_findings as sink_findings
+    from hocket.testing.runtimes import check_runtime as check_runtime
+    from hocket.testing.runtimes import runtime_findings as runtime_findings
+    from hocket.testing.scripted import ScriptedPolicy as ScriptedPolicy
+    from hocket.testing.toy import ToyEnv as ToyEnv
+    from hocket.testing.toy import ToySuite as ToySuite
 
-__all__ = [
-    "ConformanceError",
-    "Finding",
-    "ScriptedPolicy",
-    "ToyEnv",
-    "ToySuite",
-    "batched_findings",
-    "check_batched",
-    "check_env",
-    "check_policy",
-    "check_reader",
-    "check_runtime",
-    "check_sink",
-    "check_suite",
-    "env_findings",
-    "policy_findings",
-    "reader_findings",
-    "runtime_findings",
-    "sink_findings",
-    "suite_findings",
-]
 _MODULES = {
     "batched": ("batched_findings", "check_batched"),
     "envs": ("check_env", "check_suite", "env_findings", "suite_findings"),
@@ -58,6 +48,7 @@ _MODULES = {
     "scripted": ("ScriptedPolicy",),
     "toy": ("ToyEnv", "ToySuite"),
 }
+__all__ = sorted(name for names in _MODULES.values() for name in names)
 
 
 def __getattr__(name: str) -> Any:

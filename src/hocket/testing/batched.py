@@ -16,23 +16,21 @@ from hocket.core.contracts.batched import (
     RowSteps,
 )
 from hocket.core.data import Array, Observation
-from hocket.testing.episodes import (
-    Moment,
-    difference,
-    draw_actions,
-    require_one_shape,
-    require_same,
-)
 from hocket.testing.findings import (
     Bench,
     Broken,
     Finding,
+    Moment,
     Rules,
     closes,
+    difference,
+    draw_actions,
     examine,
     is_same,
     raising,
     require,
+    require_one_shape,
+    require_same,
 )
 from hocket.workers.env.spaces import Drive
 from hocket.workers.inline import Randomness

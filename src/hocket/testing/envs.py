@@ -12,24 +12,22 @@ from hocket.core.contracts.env import ABILITIES, Suite, abilities_of, members
 from hocket.core.data import SuccessRule
 from hocket.core.outcomes import Goals
 from hocket.core.specs import TaskInfo
-from hocket.testing.episodes import (
-    EnvBench,
-    Moment,
-    difference,
-    read,
-    require_one_shape,
-    require_same,
-)
 from hocket.testing.findings import (
     Broken,
+    EnvBench,
     Finding,
+    Moment,
     Rules,
     closes,
+    difference,
     examine,
     first_broken,
     is_same,
     raising,
+    read,
     require,
+    require_one_shape,
+    require_same,
 )
 from hocket.workers.env.spaces import Drive, check_observation_space
 from hocket.workers.inline import Randomness

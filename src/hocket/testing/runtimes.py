@@ -16,6 +16,7 @@ from hocket.core.contracts.link import LastWords, Link
 from hocket.core.contracts.runtime import Runtime, WorkerSpec
 from hocket.core.data import Array, Ref
 from hocket.errors import WorkerFailed
+from hocket.system.machine import stat_of
 from hocket.testing.findings import (
     LOOK_S,
     Bench,
@@ -271,8 +272,7 @@ def _is_running(pid: int) -> bool:
 
 def _parent(pid: int) -> int:
     try:
-        with open(f"/proc/{pid}/stat") as file:
-            return int(file.read().rpartition(")")[2].split()[1])
+        return int(stat_of(pid)[1])
     except OSError:
         return 0
 

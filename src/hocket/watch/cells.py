@@ -20,12 +20,12 @@ from hocket.core.data import Array
 from hocket.errors import RunFolderError
 from hocket.records.folder import RunFolder
 from hocket.records.ledger import schema
+from hocket.records.ledger.episodes import Trials, common_rows
 from hocket.results import stats
 from hocket.results.card import LETTERS as LETTER_OF
 from hocket.results.comparing.paired import rate_difference
-from hocket.results.grouping import Grouping
-from hocket.results.page.planned import NOTHING, numbers_in
 from hocket.results.scores import VALUES, bounds, rate_of_trials
+from hocket.results.stats import Grouping
 
 LETTERS = {outcome.value: letter for outcome, letter in LETTER_OF.items()}
 PENDING, LOST = ".", "L"
@@ -56,7 +56,7 @@ class Cells:
         self._path = RunFolder.at(folder).ledger
         self._connection = schema.open_checked(self._path, to_read=True)
         self._version: int | None = None
-        self.plan = NOTHING
+        self.plan = Trials.of(())
         self.outcomes = bytearray()
         self.counts: list[Counter[str]] = []
         """How the episodes of each task ended."""
@@ -87,7 +87,7 @@ class Cells:
         return [self._ended(row) for row in reversed(rows)]
 
     def episode(self, cell: int) -> EndedCell | None:
-        rows = self._rows(f"SELECT {_COLUMNS} FROM episodes e WHERE trial = ?", (self._id(cell),))
+        rows = self._rows(f"SELECT {_COLUMNS} FROM episodes e WHERE trial = ?", (cell + 1,))
         return self._ended(rows[0]) if rows else None
 
     def lost(self, most: int) -> list[EndedCell]:
@@ -98,13 +98,13 @@ class Cells:
             (most,),
         )
         return [
-            EndedCell(self._cell(trial), attempt, LOST, 0, 0.0, None, error)
+            EndedCell(trial - 1, attempt, LOST, 0, 0.0, None, error)
             for trial, attempt, error in reversed(rows)
         ]
 
     def attempts(self, cell: int) -> int:
         """How many attempts at a trial have begun."""
-        ((count,),) = self._rows("SELECT COUNT(*) FROM attempts WHERE trial = ?", (self._id(cell),))
+        ((count,),) = self._rows("SELECT COUNT(*) FROM attempts WHERE trial = ?", (cell + 1,))
         return int(count)
 
     def planned(self) -> int:
@@ -118,7 +118,7 @@ class Cells:
         told = np.isin(codes, list(_VALUES))
         values = np.vectorize(_VALUES.get, otypes=[float])(codes[told])
         return rate_of_trials(
-            values, plan.task_of[told], plan.seeds[told], independent=self.independent_starts
+            values, plan.kind[told], plan.seed[told], independent=self.independent_starts
         )
 
     def task_rate(self, task: int) -> stats.Rate:
@@ -128,17 +128,15 @@ class Cells:
     def compared(self, other: Cells) -> dict[str, Any] | None:
         """How much more often this run succeeds than another, on the trials that both have ended;
         None where there are none."""
-        matched = self.plan.matched(other.plan)
-        if matched is None:
-            return None
-        mine, theirs = self._codes()[matched[0]], other._codes()[matched[1]]
+        rows, others = common_rows(self.plan, other.plan)
+        mine, theirs = self._codes()[rows], other._codes()[others]
         won, lost = ord("S"), ord("F")
         both = np.isin(mine, (won, lost)) & np.isin(theirs, (won, lost))
         if not both.any():
             return None
         grouping = Grouping.of(
-            self.plan.task_of[matched[0]][both],
-            self.plan.seeds[matched[0]][both],
+            self.plan.kind[rows][both],
+            self.plan.seed[rows][both],
             independent=self.independent_starts and other.independent_starts,
         )
         a, b = (mine[both] == won).astype(float), (theirs[both] == won).astype(float)
@@ -157,9 +155,27 @@ class Cells:
     # -- reading -------------------------------------------------------------------------------
 
     def _read_trials(self) -> None:
+        """Read the trials that were planned since: the ledger numbers them from 1 on."""
         known = len(self.plan)
-        self.plan = self.plan.read_on(self._rows)
-        self.counts += [Counter() for _ in range(len(self.plan.tasks) - len(self.counts))]
+        # One text of numbers for each task: a row for each trial takes six times as long.
+        rows = self._rows(
+            "SELECT suite, task, group_concat(id), group_concat(seed), group_concat(repeat)"
+            " FROM trials WHERE id > ? GROUP BY suite, task ORDER BY MIN(id)",
+            (known,),
+        )
+        if not rows:
+            return
+        kinds = list(dict.fromkeys([*self.plan.kinds, *(row[:2] for row in rows)]))
+        parts = [[_numbers_in(text) for text in texts] for _, _, *texts in rows]
+        ids, seeds, repeats = (np.concatenate(column) for column in zip(*parts, strict=True))
+        of = np.repeat([kinds.index(row[:2]) for row in rows], [len(part[0]) for part in parts])
+        order = np.argsort(ids)
+        new = zip(
+            (self.plan.kind, self.plan.seed, self.plan.repeat), (of, seeds, repeats), strict=True
+        )
+        columns = [np.concatenate([column, more[order]]) for column, more in new]
+        self.plan = Trials(kinds, *columns)
+        self.counts += [Counter() for _ in range(len(kinds) - len(self.counts))]
         self.outcomes.extend(PENDING.encode() * (len(self.plan) - known))
 
     def _read_outcomes(self) -> None:
@@ -167,9 +183,9 @@ class Cells:
         codes = self._codes().copy()
         rows = self._rows("SELECT outcome, group_concat(trial) FROM episodes GROUP BY outcome")
         for outcome, trials in rows:
-            letter, cells = LETTERS[outcome], self.plan.cells_of(numbers_in(trials))
+            letter, cells = LETTERS[outcome], _numbers_in(trials) - 1
             codes[cells] = ord(letter)
-            for task, count in enumerate(np.bincount(self.plan.task_of[cells])):
+            for task, count in enumerate(np.bincount(self.plan.kind[cells])):
                 self.counts[task][letter] += int(count)
         self.outcomes[:] = codes.tobytes()
 
@@ -180,9 +196,9 @@ class Cells:
         codes = self._codes()
         known = np.flatnonzero(codes != ord(PENDING))
         last = int(known[-1]) if len(known) else -1
-        gaps = self.plan.ids[: last + 1][codes[: last + 1] == ord(PENDING)].tolist()
+        gaps = (np.flatnonzero(codes[: last + 1] == ord(PENDING)) + 1).tolist()
         # Trials end about in planned order: few are missing before the last one that is known.
-        since, asked = self._id(last) if last >= 0 else -1, gaps
+        since, asked = last + 1, gaps
         if len(gaps) > _MOST_GAPS:
             since, asked = gaps[0] - 1, []
         marks = ", ".join("?" * len(asked))
@@ -194,24 +210,23 @@ class Cells:
         found = [self._ended(row) for row in rows if self._is_new(row[0])]
         for one in found:
             self.outcomes[one.cell] = ord(one.outcome)
-            self.counts[int(self.plan.task_of[one.cell])][one.outcome] += 1
+            self.counts[int(self.plan.kind[one.cell])][one.outcome] += 1
         return found
 
     def _is_new(self, number: int) -> bool:
-        return self.outcomes[self._cell(number)] == ord(PENDING)
-
-    def _id(self, cell: int) -> int:
-        return int(self.plan.ids[cell])
-
-    def _cell(self, number: int) -> int:
-        return int(np.searchsorted(self.plan.ids, number))
+        return self.outcomes[number - 1] == ord(PENDING)
 
     def _ended(self, row: Sequence[Any]) -> EndedCell:
-        return EndedCell(self._cell(row[0]), row[1], LETTERS[row[2]], *row[3:])
+        return EndedCell(row[0] - 1, row[1], LETTERS[row[2]], *row[3:])
 
     def _rows(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         with schema.translated(self._path):
             return self._connection.execute(query, tuple(values)).fetchall()
+
+
+def _numbers_in(text: str) -> Array:
+    """The whole numbers of a text with commas."""
+    return np.array(text.split(","), np.int64)
 
 
 _COLUMNS = (
@@ -246,7 +261,7 @@ def find_twin(folder: Path, mine: Cells) -> tuple[str, Cells] | None:
             cells = Cells(sibling)
             if cells.planned() == len(mine.plan):
                 cells.update()
-                if mine.plan.matched(cells.plan) is not None:
+                if len(common_rows(mine.plan, cells.plan)[0]) == len(mine.plan):
                     return sibling.name, cells
             cells.close()
     return None

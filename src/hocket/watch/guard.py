@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from hocket.errors import ConfigError
-from hocket.system.exposure import is_loopback
-from hocket.system.key_file import read_keys
+from hocket.system.exposure import is_loopback, read_keys
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

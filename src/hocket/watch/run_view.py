@@ -19,6 +19,7 @@ from hocket.records.folder import RunFolder
 from hocket.records.labels import add_label, labels_file, load_labels
 from hocket.records.ledger.view import LedgerView
 from hocket.records.run_file import load_run
+from hocket.results.page.episodes import plan_json
 from hocket.results.page.faults import headline
 from hocket.results.showing.live import is_alive, read_status
 from hocket.system.durable import TEMPORARY
@@ -90,7 +91,7 @@ class RunView:
         }
         if cells is not None:
             found |= {
-                "plan": cells.plan.to_json(),
+                "plan": plan_json(cells.plan),
                 "outcomes": cells.outcomes.decode(),
                 "rates": _rates(cells, range(len(cells.counts))),
             }
@@ -133,7 +134,7 @@ class RunView:
     def episode(self, cell: int) -> dict[str, Any]:
         """Everything about one trial, for who looks at it."""
         cells = self._need(cell)
-        trial, ended = cells.plan.trial(cell), cells.episode(cell)
+        trial, ended = cells.plan[cell], cells.episode(cell)
         attempt = ended.attempt if ended is not None else max(0, cells.attempts(cell) - 1)
         found: dict[str, Any] = {
             "cell": cell,
@@ -161,7 +162,7 @@ class RunView:
     def label(self, cell: int, text: str) -> None:
         """Keep a label of a trial's episode; no words take it away."""
         cells = self._need(cell)
-        trial, ended = cells.plan.trial(cell), cells.episode(cell)
+        trial, ended = cells.plan[cell], cells.episode(cell)
         if ended is None:
             raise RunFolderError(f"{trial.id} has not ended: nothing to label yet.")
         add_label(self.folder, trial, ended.attempt, text)
@@ -179,7 +180,7 @@ class RunView:
     def _films(self, cell: int, attempt: int, *, grows: bool = False) -> dict[str, Path]:
         """An attempt's sealed videos by name; or those that are still being written, by the name
         that each will have."""
-        trial = self._need(cell).plan.trial(cell)
+        trial = self._need(cell).plan[cell]
         folder = RunFolder.at(self.folder).attempt(trial, attempt)
         paths = sorted(folder.glob(f".*.mp4{TEMPORARY}" if grows else "[!.]*.mp4"))
         return {path.name.removeprefix(".").removesuffix(TEMPORARY): path for path in paths}
@@ -242,7 +243,7 @@ class RunView:
             letters.setdefault(one.outcome, []).append(one.cell)
         items = [self._item(cells, one) for one in ended if one.outcome in "FE"][-_FEED:]
         self._feed.extend(items)
-        tasks = {int(cells.plan.task_of[one.cell]) for one in ended}
+        tasks = {int(cells.plan.kind[one.cell]) for one in ended}
         return {
             "cells": letters,
             "rates": _rates(cells, tasks),
@@ -254,7 +255,7 @@ class RunView:
             "cell": ended.cell,
             "attempt": ended.attempt,
             "outcome": ended.outcome,
-            "trial": cells.plan.trial(ended.cell).id,
+            "trial": cells.plan[ended.cell].id,
             "steps": ended.steps,
             "error": headline(ended.error or "")[:300],
             "films": list(self._films(ended.cell, ended.attempt)),

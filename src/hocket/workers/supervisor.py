@@ -14,7 +14,7 @@ from hocket.core.contracts.runtime import Prepares, Runtime, WorkerSpec
 from hocket.core.specs import TaskInfo
 from hocket.core.wire import Close, Describe, Described, Failed, Hello, Message, Piece, Sealed
 from hocket.errors import EnvError, UsageError, WorkerFailed
-from hocket.system import machine, open_files
+from hocket.system import limits, machine
 from hocket.workers.inbox import Inbox
 from hocket.workers.notices import LaneFailed, LanesRecycled, LanesUp, WorkerFault
 from hocket.workers.shm import STOP, word
@@ -81,7 +81,7 @@ class Supervisor:
             raise UsageError(f"{config.lanes} lanes cannot be had in workers of {width}.")
         if config.worker_memory is not None and machine.resident_bytes(os.getpid()) is None:
             raise UsageError("--worker-memory needs /proc, which this system does not have.")
-        open_files.allow(config.lanes // width, "lane" if width == 1 else "worker")
+        limits.allow(config.lanes // width, "lane" if width == 1 else "worker")
         self.workers = [WorkerSlot(range(i, i + width)) for i in range(0, config.lanes, width)]
         self.by_fd: dict[int, WorkerSlot] = {}
         """Workers in other processes, by what to wait on."""

@@ -17,7 +17,7 @@ from hocket.adapters.envs.libero import STEP_LIMITS, SUITES, Libero, language
 from hocket.adapters.envs.libero.data import find_data, read_pruned_init
 from hocket.adapters.envs.libero.sampling import SamplingClock
 from hocket.errors import ConfigError, MissingExtraError, UnknownNameError
-from hocket.records.state_rows import KeptStates
+from hocket.records.step_rows import KeptStates
 from support.libero_venv import DATA, NEEDS_LIBERO, PYTHON, ROOT
 
 CHECKS = [

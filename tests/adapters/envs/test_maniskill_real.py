@@ -13,11 +13,11 @@ import pytest
 
 import hocket
 from hocket.adapters.envs.maniskill import WIDOWX, Simpler, SimplerConfig
-from hocket.adapters.envs.maniskill.simpler import IMAGE_KEY
+from hocket.adapters.envs.maniskill.env import IMAGE_KEY
 from hocket.core.data import Array
 from hocket.records.folder import RunFolder
 from hocket.records.ledger.view import LedgerView
-from hocket.records.state_rows import KeptStates
+from hocket.records.step_rows import KeptStates
 from hocket.results.recorded import open_recorded
 from support.commands import command
 from support.parts import ROOT, needs_venv, python_of

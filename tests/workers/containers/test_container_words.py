@@ -12,8 +12,7 @@ from hocket.core import plugins
 from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.data import Ref
 from hocket.errors import ConfigError, UnknownNameError, UsageError, WorkerFailed
-from hocket.workers.containers.command import Command, _is_stray, container_name
-from hocket.workers.containers.images import context_hash
+from hocket.workers.containers.command import Command, _is_stray, container_name, context_hash
 from hocket.workers.containers.runtime import ContainerConfig, DockerRuntime, PodmanRuntime
 from hocket.workers.fleet import Fleet, FleetConfig
 

@@ -29,8 +29,8 @@ from hocket.workers.containers.command import Command
 from hocket.workers.containers.runtime import PodmanRuntime
 from hocket.workers.notices import LaneFailed, LanesBegun, LanesExecuted, LanesUp
 from hocket.workers.remote.archive import LOADER
-from hocket.workers.remote.dialing import dial
-from hocket.workers.remote.tunnel import Tunnel
+from hocket.workers.remote.link import dial
+from hocket.workers.remote.ssh import Tunnel
 from hocket.workers.sinks.spill import SPILL_S
 from hocket.workers.sinks.steps import load_error_steps
 from support.podman import IMAGE, config, containers, make_runtime, mounts, podman

@@ -28,7 +28,7 @@ from hocket.workers.notices import (
     LanesRecycled,
     LanesUp,
 )
-from hocket.workers.remote.dialing import dial
+from hocket.workers.remote.link import dial
 from hocket.workers.remote.loopback import LoopbackRuntime
 from support.processes import DEADLINE_S, wait_until
 from support.relayed import Relayed

@@ -22,8 +22,7 @@ import numpy as np
 
 from hocket.adapters.envs.isaac_newton import NewtonRows
 from hocket.adapters.envs.row_state import Ring, RowAxes, RowState
-from hocket.adapters.envs.row_tensors import TensorRows, host, pick
-from hocket.adapters.envs.vector import Vector, VectorConfig
+from hocket.adapters.envs.vector import TensorRows, Vector, VectorConfig, host, pick
 from hocket.core.contracts.batched import RowSteps
 from hocket.core.data import Array
 from hocket.errors import EnvError, SuspensionError

@@ -32,7 +32,7 @@ from hocket.core.data import Array
 from hocket.core.settings import json_object
 from hocket.core.specs import TaskInfo
 from hocket.errors import ConfigError, EnvError, HocketError
-from hocket.system.accounts import account
+from hocket.system.text import account
 from hocket.workers.env import gl
 from hocket.workers.suites import find_task
 

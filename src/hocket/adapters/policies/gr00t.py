@@ -37,7 +37,7 @@ from hocket.errors import (
     PolicyUnavailableError,
     WireError,
 )
-from hocket.system.key_file import API_KEY_VARIABLE, read_key
+from hocket.system.exposure import API_KEY_VARIABLE, read_key
 from hocket.system.waits import awaiting
 
 DEFAULT_PORT = 5555

@@ -6,12 +6,18 @@ the run's configuration, where type, default and help are declared once. The set
 adapters (`--env.*`, `--policy.*`, `--runtime.*`) are fields of the adapters' configurations. As the
 names stand on the same command line as the settings that they bring, they are read first, from the
 arguments or the file behind `--config`; then the parser is built.
+
+`--help` shows a beginner ten flags in groups, and the flags of what is named beside it; `--help-
+all` shows every flag.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
+import shutil
+import textwrap
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,12 +25,14 @@ from typing import Annotated, Any, Generic, TypeVar
 
 import tyro
 
-from hocket.cli.flags.flag import Flag, flags_of, make_class, plain_value
-from hocket.cli.flags.help import about, is_help, shown, told
-from hocket.cli.flags.settings import (
+from hocket.cli.flags.flag import (
+    Flag,
     Settings,
     env_settings,
     evaluation_settings,
+    flags_of,
+    make_class,
+    plain_value,
     policy_settings,
     runtime_settings,
     scan,
@@ -34,6 +42,97 @@ from hocket.cli.flags.values import FIELDS, SITE_FIELDS, parse_names
 from hocket.errors import ConfigError, UsageError
 from hocket.records.run_file import load_run
 
+Fields = list[Any]
+"""Fields of a dataclass to be made, as `make_dataclass` takes them: name first, type second."""
+
+_GROUP = 2
+"""Parts of a field that is a group of flags: it has no default."""
+_FIRST: Mapping[str, Mapping[str, Sequence[str]]] = {
+    "eval": {
+        "": ("env", "policy"),
+        "trial": ("episodes", "seed", "lanes", "replan"),
+        "output": ("out", "video", "watch", "dry_run"),
+    },
+    "train": {
+        "": ("env", "policy"),
+        "learning": ("algo", "mode", "steps", "reward", "lanes"),
+        "output": ("out", "watch", "resume"),
+    },
+}
+"""What each verb shows first, by group; those without one stand beside --help."""
+_OF_MACHINES = ("sites", "site")
+"""Flags that say something of the machines of --machines."""
+OF_ALGORITHMS = {
+    "ppo": ("gamma", "lam", "clip_value", "value_weight", "value_only"),
+    "grpo": ("group", "pin_version", "kl_weight"),
+}
+"""Flags that only one training algorithm reads."""
+_WITH_ALGORITHM = {**OF_ALGORITHMS, "bc": ("data", "data_episodes")}
+"""Flags that are shown once the algorithm is named."""
+
+
+def is_help(arguments: Sequence[str]) -> bool:
+    """True where help is asked for."""
+    return any(word in ("-h", "--help", "--help-all") for word in arguments)
+
+
+def is_short(arguments: Sequence[str]) -> bool:
+    """True where help is asked for, and not all of it."""
+    return is_help(arguments) and "--help-all" not in arguments
+
+
+def told(flag: Flag, verb: str, arguments: Sequence[str]) -> Flag:
+    """The flag with as much of its help as is to be shown."""
+    if flag.help is None or not (is_short(arguments) and verb in _FIRST):
+        return flag
+    full = flag.help
+    return dataclasses.replace(flag, help=lambda: _sentence(full() or ""))
+
+
+def about(owner: type[Any], verb: str, arguments: Sequence[str]) -> str:
+    """The text above the flags."""
+    text = " ".join((owner.__doc__ or "").split())
+    if is_short(arguments) and verb in _FIRST:
+        text = (
+            f"{_sentence(text)} Each named env, policy, --runtime or --machines adds flags; "
+            f"--help-all shows all."
+        )
+    # Lines that do not begin with a letter are left as they are; others would be joined again.
+    width = shutil.get_terminal_size().columns - 1
+    return textwrap.fill(text, width, initial_indent="  ", subsequent_indent="  ")
+
+
+def shown(fields: Fields, verb: str, arguments: Sequence[str]) -> Fields:
+    """The fields to build the parser of: all of them, but those that short help leaves out."""
+    if not is_short(arguments):
+        return fields
+    hidden = set() if scan(arguments, "--machines") is not None else set(_OF_MACHINES)
+    fields = [field for field in fields if field[0] not in hidden]
+    if verb not in _FIRST:
+        return fields
+    known = {field[0]: field for field in fields}
+    groups = dict(_FIRST[verb])
+    algorithm = scan(arguments, "--algo")
+    if verb == "train" and algorithm in _WITH_ALGORITHM:
+        groups[algorithm] = _WITH_ALGORITHM[algorithm]
+    if scan(arguments, "--machines") is not None:
+        groups["machines"] = ("machines", "sites")
+    settings = [field for field in fields if len(field) == _GROUP]
+    plain = [known[one] for one in groups.pop("")]
+    boxes = [_box(name, [known[one] for one in of]) for name, of in groups.items()]
+    return plain + boxes + settings
+
+
+def _box(name: str, fields: Fields) -> tuple[str, Any]:
+    """A box of flags that keep their names."""
+    return name, tyro.conf.configure(tyro.conf.OmitArgPrefixes)(make_class(fields))
+
+
+def _sentence(text: str) -> str:
+    """The first sentence of a text."""
+    return re.split(r"(?<=\.) ", text, maxsplit=1)[0]
+
+
 T = TypeVar("T")
 
 _GROUPS = ("env_config", "policy_config", "runtime_config", "eval_env_config", "rtc_config")
@@ -42,7 +141,6 @@ _OF_VERBS = ("perturb",)
 """Fields of a configuration whose flag means more than one run: the verb has one of its own."""
 _REPEATED = "--reader"
 """A flag that may be given more than once, for one more each time."""
-_RENAMED = {"--telemetry": "--reader", "--tracker": "--reader"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +167,6 @@ def parse(owner: type[T], arguments: Sequence[str], *, verb: str) -> T:
 def parse_alone(owner: type[T], arguments: Sequence[str], *, verb: str, with_: str, why: str) -> T:
     """The flags of a verb `with_` one that takes few others beside it; `why` says where the rest
     is."""
-    _refuse_renamed(arguments)
     known = {f"--{name.replace('_', '-')}" for name in flags_of(owner)}
     for word in arguments:
         flag = word.partition("=")[0].replace("_", "-")
@@ -167,7 +264,6 @@ def _parse(
     *,
     verb: str,
 ) -> Parsed[T]:
-    _refuse_renamed(arguments)
     own = flags_of(owner)
     for name in own.keys() & knobs.keys():
         own[name] = dataclasses.replace(own[name], default=knobs[name].default)
@@ -210,15 +306,6 @@ def _gathered(arguments: Sequence[str]) -> list[str]:
         else:
             rest.append(word)
     return [*rest, _REPEATED, ",".join(values)] if values else rest
-
-
-def _refuse_renamed(arguments: Sequence[str]) -> None:
-    given = {word.partition("=")[0] for word in arguments}
-    for old, new in _RENAMED.items():
-        if old in given:
-            value = scan(arguments, old) or "NAME"
-            value = "NAME" if value.startswith("--") else value
-            raise UsageError(f"{old} is spelled {new}: write {new} {value}.")
 
 
 def _group(name: str, kind: type[Any], said: Callable[[], str | None] | None) -> tuple[str, Any]:

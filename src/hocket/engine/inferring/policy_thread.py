@@ -35,7 +35,8 @@ from hocket.errors import (
     PolicyUnavailableError,
     StateMovedError,
 )
-from hocket.system import accounts
+from hocket.system.text import account as account_of
+from hocket.system.text import frames, sentence
 
 _LOG = logging.getLogger(__name__)
 
@@ -294,7 +295,7 @@ def _pick(job: Job, indices: Sequence[int]) -> Job:
 
 def _lost_state(error: Exception, rows: int) -> StateMovedError:
     lost = StateMovedError(
-        f"The policy raised {accounts.sentence(error)} for a batch of {rows} rows, and may "
+        f"The policy raised {sentence(error)} for a batch of {rows} rows, and may "
         "have moved on what it keeps for each of them."
     )
     lost.__cause__ = error
@@ -323,8 +324,8 @@ def account(error: BaseException, batch: Iterable[str] = ()) -> str:
     """What a policy raised, for whoever wrote it; of a missing key, which there are in its
     `batch`."""
     if isinstance(error, HocketError):
-        return accounts.account(error)
+        return account_of(error)
     is_key = isinstance(error, KeyError) and batch
     keys = f". The keys of its batch are: {', '.join(sorted(batch))}." if is_key else ""
-    text = f"The policy raised {accounts.sentence(error)}{keys}\n{accounts.frames(error)}"
+    text = f"The policy raised {sentence(error)}{keys}\n{frames(error)}"
     return text.rstrip()

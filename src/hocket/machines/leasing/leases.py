@@ -12,9 +12,15 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Literal
 
 from hocket.core.data import Trial
-from hocket.machines.leasing.entries import Lease, LeaseId, SiteEntry, TrialEntry
-from hocket.machines.leasing.expectations import SLOW, Expectations
-from hocket.machines.leasing.waiting import WaitingTrials
+from hocket.machines.leasing.entries import (
+    SLOW,
+    Expectations,
+    Lease,
+    LeaseId,
+    SiteEntry,
+    TrialEntry,
+    WaitingTrials,
+)
 
 SICK = 3
 """Trials that failed at a site and ended elsewhere, before any ended there, for it to be blamed."""

@@ -16,8 +16,8 @@ from websockets.exceptions import InvalidStatus, WebSocketException
 from hocket.errors import HocketError, UsageError
 from hocket.machines import protocol
 from hocket.machines.credentials import Credentials
-from hocket.machines.stream import NOBODYS, Stream
-from hocket.system.accounts import sentence
+from hocket.machines.protocol import NOBODYS, Stream
+from hocket.system.text import sentence
 from hocket.workers.remote.websocket import KEY_HEADER
 
 if TYPE_CHECKING:

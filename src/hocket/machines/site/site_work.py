@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import functools
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,12 +30,12 @@ from hocket.core.events import (
     StartsCompared,
 )
 from hocket.engine.loop import Engine
+from hocket.engine.trials import TrialQueue
 from hocket.errors import RunFolderError
 from hocket.machines import protocol
+from hocket.machines.deliveries import packed_rows
 from hocket.machines.leasing.entries import LeaseId
-from hocket.machines.receipts import PROOF
-from hocket.machines.rows import packed_rows
-from hocket.machines.site.leased_trials import LeasedTrials
+from hocket.machines.protocol import Grant
 from hocket.machines.site.link import DriverLink
 from hocket.records.answers import Answers
 from hocket.records.chunks import ChunkRows
@@ -44,6 +46,93 @@ from hocket.system.scratch import ScratchFolder
 from hocket.system.text import counted
 from hocket.workers.links.files import pieces
 from hocket.workers.sinks.video import ANSWERS_FILE
+
+
+class LeasedTrials(TrialQueue):
+    """A queue that is filled from another thread while the engine's thread takes from it. What
+    comes lies in an inbox, which the engine's thread empties."""
+
+    def __init__(self, on_returned: Callable[[LeaseId], None]) -> None:
+        """`on_returned` is called, on the engine's thread, with each lease that was asked back and
+        had not begun."""
+        super().__init__()
+        self._on_returned = on_returned
+        self._inbox: deque[Callable[[], None]] = deque()
+        self._coming: dict[LeaseId, None] = {}
+        """Leases that lie in the inbox."""
+        self._is_open = True
+        self._unbegun: dict[Trial, deque[LeaseId]] = {}
+        self._held: dict[tuple[Trial, int], tuple[LeaseId, Mapping[str, Any]]] = {}
+
+    # -- for any thread ------------------------------------------------------------------------
+
+    def lease(self, grants: Iterable[Grant]) -> None:
+        """Take further leases."""
+        for grant in grants:
+            self._coming[LeaseId(*grant[:2])] = None
+            self._inbox.append(functools.partial(self._take, grant))
+
+    def ask_back(self, leases: Iterable[LeaseId]) -> None:
+        """Give leases back that have not begun."""
+        self._inbox.extend(functools.partial(self._return, name) for name in leases)
+
+    def call(self, work: Callable[[], None]) -> None:
+        """Call a function on the engine's thread, before it looks for a trial again."""
+        self._inbox.append(work)
+
+    def close(self) -> None:
+        """Take no more: the engine ends with what it has begun."""
+        self._is_open = False
+
+    def held(self) -> list[LeaseId]:
+        """All leases that have not ended."""
+        # The inbox first: what leaves it meanwhile is then in both lists, and never in neither.
+        return [*list(self._coming), *(name for name, _ in list(self._held.values()))]
+
+    # -- for the engine's thread ---------------------------------------------------------------
+
+    @property
+    def is_open(self) -> bool:
+        return self._is_open
+
+    def refresh(self) -> None:
+        while self._inbox:
+            self._inbox.popleft()()
+
+    def number(self, trial: Trial) -> int:
+        return self._unbegun[trial].popleft().attempt
+
+    def name(self, trial: Trial, attempt: int) -> LeaseId:
+        """The lease of an attempt."""
+        return self._held[trial, attempt][0]
+
+    def record(self, trial: Trial, attempt: int) -> Mapping[str, Any]:
+        """What sinks are asked to record of an attempt."""
+        return self._held[trial, attempt][1]
+
+    def end(self, trial: Trial, attempt: int) -> None:
+        """Forget an attempt that has ended, once its outcome was told."""
+        del self._held[trial, attempt]
+
+    def _take(self, grant: Grant) -> None:
+        index, attempt, fields, record = grant
+        trial, name = Trial(*fields), LeaseId(index, attempt)
+        if (trial, attempt) not in self._held:
+            self._held[trial, attempt] = (name, record)
+            self._unbegun.setdefault(trial, deque()).append(name)
+            self.add([trial])
+        self._coming.pop(name, None)
+
+    def _return(self, name: LeaseId) -> None:
+        for trial, waiting in self._unbegun.items():
+            if name in waiting:
+                waiting.remove(name)
+                self._waiting[trial.suite, trial.task].remove(trial)
+                self._left -= 1
+                self._on_returned(name)
+                self._held.pop((trial, name.attempt))
+                return
+
 
 _FRESH_S = 0.2
 """Seconds after which a sign of life goes along with an episode."""
@@ -73,13 +162,8 @@ class SiteWork(abc.ABC):
         self.goes_on = False
         self._link = link
         self._trials = LeasedTrials(self._returned)
-        self._scratch: ScratchFolder | None = None
-        inbox = self._shared_folder()
-        self._is_shared = inbox is not None
-        if inbox is None:
-            self._scratch = ScratchFolder("site")
-            inbox = self._scratch.path
-        self._folder = inbox
+        self._scratch = ScratchFolder("site")
+        self._folder = self._scratch.path
         self._joined: protocol.Joined | None = None
         self._engine: Engine | None = None
         self._tally = Tally()
@@ -97,19 +181,7 @@ class SiteWork(abc.ABC):
         thread reads and sets it."""
 
     def close(self) -> None:
-        if self._scratch is not None:
-            self._scratch.close()
-
-    def _shared_folder(self) -> Path | None:
-        """The driver's inbox for this site, where both see the same disk."""
-        inbox = Path(self.welcome.inbox)
-        try:
-            if (inbox / PROOF).read_text() != self.welcome.proof:
-                return None
-            (inbox / f"{PROOF}-seen").write_text(self.welcome.proof)
-        except OSError:
-            return None
-        return inbox
+        self._scratch.close()
 
     # -- the calling thread --------------------------------------------------------------------
 
@@ -133,7 +205,6 @@ class SiteWork(abc.ABC):
             cores=machine.cores(),
             level=level,
             depends_on=depends_on,
-            is_shared=self._is_shared,
             holds=[],
         )
         self._doing = ""
@@ -226,8 +297,6 @@ class SiteWork(abc.ABC):
     def meet(self, welcome: protocol.Welcome) -> None:
         """Go on with the run, with a driver that is another one or has given this site up."""
         self.welcome, self.beat_s, self.has_told = welcome, welcome.beat_s, False
-        # Files in a folder that the driver does not see are sent in pieces.
-        self._is_shared = self._shared_folder() == self._folder
         self._rejoin()
 
     def _rejoin(self) -> None:
@@ -240,7 +309,7 @@ class SiteWork(abc.ABC):
         """What this site is, holds and has to deliver, as of when it is sent."""
         # The trials first: what ends meanwhile is then in both lists, and never in neither.
         holds = [*self._trials.held(), *self._ended]
-        yield joined._replace(holds=holds, is_shared=self._is_shared)
+        yield joined._replace(holds=holds)
         self.has_told = True
         yield self.beat()
         yield from list(self._specs)
@@ -257,7 +326,7 @@ class SiteWork(abc.ABC):
         if found is None or not self.has_told:
             return
         try:
-            for file in () if self._is_shared else found.files:
+            for file in found.files:
                 for piece in pieces(
                     0, name.attempt, str(file), hasher=protocol.HASHER, longest=protocol.PART
                 ):

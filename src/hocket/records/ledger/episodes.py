@@ -76,6 +76,38 @@ class Trials(Sequence[Trial]):
 
     __hash__ = None  # type: ignore[assignment]
 
+    def row(self, trial: Trial) -> int | None:
+        """The place of a trial. Those of a plan seed by seed are counted: a million would take a
+        hundred megabytes."""
+        if not self.is_regular:
+            return self._rows.get(trial)
+        try:
+            turn = self.kinds.index((trial.suite, trial.task))
+        except ValueError:
+            return None
+        row = (trial.seed - int(self.seed[0])) * len(self.kinds) + turn
+        return row if 0 <= row < len(self) and not trial.repeat else None
+
+    def find(self, trial: str) -> int | None:
+        """The place of a trial, by its id."""
+        return self._ids.get(trial)
+
+    @functools.cached_property
+    def _rows(self) -> dict[Trial, int]:
+        return {trial: row for row, trial in enumerate(self)}
+
+    @functools.cached_property
+    def _ids(self) -> dict[str, int]:
+        return {trial.id: row for row, trial in enumerate(self)}
+
+    @functools.cached_property
+    def is_regular(self) -> bool:
+        """True if every task has its trials seed by seed, in turn, as most plans have."""
+        turn, count = np.arange(len(self)), max(1, len(self.kinds))
+        seeds = (self.seed[:1] if len(self) else 0) + turn // count
+        alike = (self.kind == turn % count).all() and (self.seed == seeds).all()
+        return bool(alike and not self.repeat.any())
+
 
 class Episodes(Sequence[Episode]):
     """Episodes, in the order of their trials."""
@@ -171,10 +203,16 @@ def common_rows(a: Trials, b: Trials) -> tuple[Array, Array]:
     if a == b:
         rows = np.arange(len(a))
         return rows, rows
-    places = {trial: row for row, trial in enumerate(b)}
-    found = [(row, places[trial]) for row, trial in enumerate(a) if trial in places]
-    pairs = np.array(found, np.int64).reshape(-1, 2)
-    return pairs[:, 0], pairs[:, 1]
+    numbers = {kind: number for number, kind in enumerate(dict.fromkeys((*a.kinds, *b.kinds)))}
+    kinds = [np.array([numbers[one] for one in some.kinds], np.int64)[some.kind] for some in (a, b)]
+    columns = (kinds, (a.seed, b.seed), (a.repeat, b.repeat))
+    keys = np.stack([np.concatenate(both) for both in columns])
+    order = np.lexsort(keys)
+    # A trial that both have stands there twice, that of a before that of b.
+    is_common = (keys[:, order[1:]] == keys[:, order[:-1]]).all(axis=0)
+    rows, others = order[:-1][is_common], order[1:][is_common] - len(a)
+    by_row = np.argsort(rows)
+    return rows[by_row], others[by_row]
 
 
 def row_of(episode: Episode) -> tuple[Any, ...]:

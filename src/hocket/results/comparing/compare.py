@@ -16,12 +16,6 @@ import numpy as np
 from hocket.core.data import Array, Outcome, Trial
 from hocket.errors import UsageError
 from hocket.records.ledger.episodes import OUTCOMES, Trials, common_rows
-from hocket.results.comparing.config_diff import (
-    setting_differences,
-    trial_differences,
-    version_differences,
-)
-from hocket.results.comparing.decision import Decision
 from hocket.results.comparing.paired import (
     CLAIMS,
     Comparison,
@@ -29,10 +23,16 @@ from hocket.results.comparing.paired import (
     Pairs,
     TasksAs,
     Verdict,
-    compare_rates,
-    compare_returns,
+    compare,
 )
-from hocket.results.comparing.side import Side, decide
+from hocket.results.comparing.sequential import Decision
+from hocket.results.comparing.side import (
+    Side,
+    decide,
+    setting_differences,
+    trial_differences,
+    version_differences,
+)
 from hocket.results.scores import bounds
 from hocket.results.tables import UNDEFINED, ResultTable, TableRow, number, percent, signed
 
@@ -149,7 +149,6 @@ class RunComparison:
             "overall": _difference_json(found.overall),
             "tasks": [_difference_json(task) for task in found.tasks],
             "pairs_needed" if found.tasks_as == "strata" else "tasks_needed": found.needed,
-            "bootstrap_interval": bounds(found.bootstrap),
             "pairs": None if self.pairs is None else dataclasses.asdict(self.pairs),
             "excluded": dataclasses.asdict(self.excluded),
             "errors_as_failures": None
@@ -197,14 +196,11 @@ def compare_runs(
     is_judged, pairs = len(judged) > 0, None
     paired = judged if is_judged else finished
     if is_judged or not len(finished):
-        found = compare_rates(*won(judged), **about(judged))
+        found = compare("success", *won(judged), **about(judged))
         pairs = Pairs.of(*won(judged))
     else:
-        # The bootstrap beside the t-interval: the same runs always give the same numbers.
-        rng = np.random.default_rng(0)
         gave = (a.of_plan("total_reward", 0.0)[rows_a], b.of_plan("total_reward", 0.0)[rows_b])
-        rest = about(finished)
-        found = compare_returns(gave[0][finished], gave[1][finished], rng=rng, **rest)
+        found = compare("return", gave[0][finished], gave[1][finished], **about(finished))
     excluded = Excluded(
         errors=ended - sound, pending=len(trials) - ended, unlike=sound - len(paired)
     )
@@ -216,7 +212,7 @@ def compare_runs(
         found = _after_stopping(found, decision)
     elif is_judged and excluded.errors:
         told = rows(*_COUNTED)
-        failed = compare_rates(*won(told), **about(told))
+        failed = compare("success", *won(told), **about(told))
     return RunComparison(
         a=a,
         b=b,

@@ -27,8 +27,7 @@ import numpy.typing as npt
 from hocket.core.data import Array
 from hocket.results import stats
 from hocket.results.comparing import tango
-from hocket.results.grouping import Grouping
-from hocket.results.stats import LEVEL, Interval
+from hocket.results.stats import LEVEL, Grouping, Interval
 from hocket.results.tables import signed
 
 TasksAs = Literal["strata", "clusters"]
@@ -65,10 +64,6 @@ class Pairs:
     def n(self) -> int:
         return self.both + self.only_a + self.only_b + self.neither
 
-    @property
-    def discordant(self) -> int:
-        return self.only_a + self.only_b
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
@@ -97,8 +92,6 @@ class Comparison:
     needed: int | None
     """How many pairs (for `clusters`, tasks) would show a difference of the size seen, with power
     0.8; None where none was seen, or its spread is unknown."""
-    bootstrap: Interval | None = None
-    """For returns: an interval that does not lean on their being normal."""
 
     @property
     def verdict(self) -> Verdict:
@@ -132,7 +125,8 @@ class Comparison:
         return f"{said}."
 
 
-def compare_rates(
+def compare(
+    of: Literal["success", "return"],
     a: npt.ArrayLike,
     b: npt.ArrayLike,
     tasks: Sequence[str],
@@ -142,70 +136,34 @@ def compare_rates(
     tasks_as: TasksAs = "strata",
     level: float = LEVEL,
 ) -> Comparison:
-    """Compare successes. Pairs of one seed start alike, unless tasks are `independent`; without
-    `seeds` no two do."""
-    won_a, won_b, grouping = _paired(a, b, tasks, seeds, independent=independent)
-    if not np.isin([won_a, won_b], (0.0, 1.0)).all():
+    """Compare successes, or returns of trials with nothing to succeed at, these by a paired t.
+    Pairs of one seed start alike, unless tasks are `independent`; without `seeds` no two do."""
+    left, right, grouping = _paired(a, b, tasks, seeds, independent=independent)
+    d, is_rate = left - right, of == "success"
+    if is_rate and not np.isin([left, right], (0.0, 1.0)).all():
         raise ValueError("Successes are 0 or 1.")
-    groups = stats.groups(tasks)
+    difference = rate_difference if is_rate else _mean_difference
     rows = tuple(
-        rate_difference(won_a[some], won_b[some], grouping.part(some), task=str(task), level=level)
-        for task, some in groups.items()
-    )
-    needed = None
-    if tasks_as == "clusters":
-        overall = _cluster_difference(won_a, won_b, grouping, level=level)
-        needed = _means_needed(grouping.means(won_a - won_b), level=level)
-    else:
-        overall = rate_difference(won_a, won_b, grouping, level=level)
-        if overall.value:
-            lost = grouping.mean(np.abs(won_a - won_b))
-            needed = pairs_needed(overall.value, lost, alpha=1 - level)
-            # Pairs that start alike say less than as many others.
-            worth = grouping.effective(won_a - won_b, level=level) / grouping.n
-            needed = needed and math.ceil(needed / worth)
-    return Comparison(of="success", tasks_as=tasks_as, overall=overall, tasks=rows, needed=needed)
-
-
-def compare_returns(
-    a: npt.ArrayLike,
-    b: npt.ArrayLike,
-    tasks: Sequence[str],
-    *,
-    rng: np.random.Generator,
-    seeds: Sequence[int] | None = None,
-    independent: bool = False,
-    tasks_as: TasksAs = "strata",
-    level: float = LEVEL,
-    resamples: int = 4000,
-) -> Comparison:
-    """Compare returns, for trials with nothing to succeed at: paired t, and a bootstrap beside.
-
-    The bootstrap draws starts (for `clusters`, whole tasks) and takes percentiles of the mean.
-    """
-    gave_a, gave_b, grouping = _paired(a, b, tasks, seeds, independent=independent)
-    rows = tuple(
-        _mean_difference(
-            gave_a[some], gave_b[some], grouping.part(some), task=str(task), level=level
+        difference(left[some], right[some], grouping.part(some), task=task, level=level)
+        for task, some in zip(
+            dict.fromkeys(tasks), stats.rows_by(grouping.tasks).values(), strict=True
         )
-        for task, some in stats.groups(tasks).items()
     )
     if tasks_as == "clusters":
-        overall = _cluster_difference(gave_a, gave_b, grouping, level=level)
-        values, each = grouping.means(gave_a - gave_b), 1.0
+        overall = _cluster_difference(left, right, grouping, level=level)
+        needed, each = _means_needed(grouping.means(d), level=level), 1.0
     else:
-        overall = _mean_difference(gave_a, gave_b, grouping, level=level)
-        values = grouping.by_start(gave_a - gave_b)
-        each = grouping.n / max(1, len(values))
-    needed = _means_needed(values, level=level)
-    return Comparison(
-        of="return",
-        tasks_as=tasks_as,
-        overall=overall,
-        tasks=rows,
-        needed=needed and math.ceil(needed * each),
-        bootstrap=bootstrap_mean(values, rng=rng, level=level, resamples=resamples),
-    )
+        overall = difference(left, right, grouping, level=level)
+        if is_rate:
+            lost = grouping.mean(np.abs(d))
+            needed = pairs_needed(overall.value or 0.0, lost, alpha=1 - level)
+            # Pairs that start alike say less than as many others.
+            each = grouping.n / max(1.0, grouping.effective(d, level=level))
+        else:
+            values = grouping.by_start(d)
+            needed, each = _means_needed(values, level=level), grouping.n / max(1, len(values))
+    needed = needed and math.ceil(needed * each)
+    return Comparison(of=of, tasks_as=tasks_as, overall=overall, tasks=rows, needed=needed)
 
 
 def rate_difference(
@@ -274,23 +232,6 @@ def pairs_needed(
     z_alpha, z_power = stats.normal_quantile(1 - alpha), stats.normal_quantile(2 * power - 1)
     scaled = z_alpha * math.sqrt(psi) + z_power * math.sqrt(max(psi - difference**2, 0.0))
     return math.ceil((scaled / difference) ** 2)
-
-
-def bootstrap_mean(
-    values: npt.ArrayLike, *, rng: np.random.Generator, level: float = LEVEL, resamples: int = 4000
-) -> Interval | None:
-    """Percentile interval of a mean; None below two values."""
-    data = np.asarray(values, dtype=np.float64)
-    n = len(data)
-    if n < 2 or not np.isfinite(data).all():
-        return None
-    # In slices, so that memory stays flat however long the runs are.
-    slices = [
-        min(resamples - i, 1 + 1_000_000 // n) for i in range(0, resamples, 1 + 1_000_000 // n)
-    ]
-    means = np.concatenate([data[rng.integers(0, n, (k, n))].mean(axis=1) for k in slices])
-    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
-    return Interval(low=float(low), high=float(high), level=level, method="bootstrap")
 
 
 def _mean_difference(

@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Any
 from hocket.core.data import Outcome, Trial
 from hocket.results.card import LETTERS
 from hocket.results.comparing.compare import RunComparison, bounds_text
-from hocket.results.comparing.config_diff import subject_differences
 from hocket.results.comparing.paired import CLAIMS, Difference
-from hocket.results.comparing.side import Side
+from hocket.results.comparing.side import Side, subject_differences
 from hocket.results.page import widgets
 from hocket.results.page.document import document, file_link
-from hocket.results.page.episodes import PENDING
+from hocket.results.page.episodes import PENDING, plan_json
 from hocket.results.page.pair_films import films_section
-from hocket.results.page.planned import Planned
 from hocket.results.page.widgets import Widget, alert, bold, link, note, section
 from hocket.results.scores import bounds
 from hocket.results.tables import number, percent, signed
@@ -56,7 +54,7 @@ def compare_page(found: RunComparison, target: Path) -> str:
         "sections": [each for each in sections if each is not None],
     }
     if found.pairs is not None:
-        data["plan"] = Planned.of(found.trials).to_json()
+        data["plan"] = plan_json(found.trials)
         data["sides"] = ["".join(_letter(s, t) for t in found.trials) for s in (found.a, found.b)]
     return document(data, summary=found.results().html())
 

@@ -13,10 +13,9 @@ import numpy as np
 from hocket.core.data import Array, Outcome
 from hocket.errors import HocketError
 from hocket.records.chunks import load_chunks
-from hocket.records.ledger.episodes import OUTCOMES, common_rows
+from hocket.records.ledger.episodes import OUTCOMES, Trials, common_rows
 from hocket.results.card import LETTERS
 from hocket.results.page.document import file_link
-from hocket.results.page.planned import Planned
 from hocket.results.page.videos import poster
 from hocket.results.recorded import RecordedRun
 
@@ -30,40 +29,49 @@ _MOST_ERRORS = 300
 _LONGEST_ERROR = 4000
 
 
+def plan_json(trials: Trials) -> dict[str, Any]:
+    """Trials as pages are told of them; where they are planned seed by seed, as they mostly are, in
+    three numbers."""
+    found: dict[str, Any] = {"tasks": list(trials.kinds), "n": len(trials)}
+    if trials.is_regular:
+        return {**found, "first": int(trials.seed[0]) if len(trials) else 0}
+    repeated = zip(trials.seed.tolist(), trials.repeat.tolist(), strict=True)
+    seeds = [seed if not repeat else f"{seed}.{repeat}" for seed, repeat in repeated]
+    return {**found, "task": trials.kind.tolist(), "seed": seeds}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellsOfRun:
     """A run's trials as cells, with the films of each."""
 
     run: RecordedRun
-    plan: Planned
     films: Mapping[int, list[str]]
     """The videos of an episode, relative to the folder, failures first."""
 
     @classmethod
     def of(cls, run: RecordedRun) -> CellsOfRun:
-        plan = Planned.of(run.trials)
         kept = run.with_folders(run.report.episodes)
         first = sorted(kept, key=lambda e: e.outcome is not Outcome.FAILURE)
-        filmed = {plan.cell(e.trial): run.videos(e) for e in first}
+        filmed = {run.trials.row(e.trial): run.videos(e) for e in first}
         films = {cell: some for cell, some in filmed.items() if some and cell is not None}
-        return cls(run=run, plan=plan, films=films)
+        return cls(run=run, films=films)
 
     def to_json(self) -> dict[str, Any]:
         """All but the columns."""
         run, ended = self.run, self.run.report.episodes
         letters, where = np.array([LETTERS[each] for each in OUTCOMES], "S1"), self._where()
-        found = np.full(len(self.plan), PENDING, "S1")
+        found = np.full(len(run.trials), PENDING, "S1")
         found[where] = letters[ended.columns["outcome"]]
         outcomes = found.tobytes().decode()
         wrong = ended.rows(Outcome.ERROR)[:_MOST_ERRORS]
         told = zip(where[wrong].tolist(), ended.at(wrong), strict=True)
-        labels = {self.plan.find(trial): text for trial, text in run.labels.items()}
+        labels = {run.trials.find(trial): text for trial, text in run.labels.items()}
         counts = Counter(outcomes)
         done = counts.total() - counts.pop(PENDING, 0)
         return {
             "kind": "snapshot",
             "head": {"alive": False, "counts": counts, "done": done, "planned": len(outcomes)},
-            "plan": self.plan.to_json(),
+            "plan": plan_json(run.trials),
             "outcomes": outcomes,
             "films": {
                 cell: [file_link(file) for file in some] for cell, some in self.films.items()
@@ -85,7 +93,7 @@ class CellsOfRun:
                 values = [float(f"{reward:.6g}") for reward in values]
             elif name == "seconds":
                 values = [round(seconds, 1) for seconds in values]
-            column = np.full(len(self.plan), None, object)
+            column = np.full(len(self.run.trials), None, object)
             column[where] = values
             yield name, column.tolist()
 

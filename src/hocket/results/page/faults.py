@@ -12,7 +12,6 @@ from hocket.records.evidence import KILLED, Evidence
 from hocket.results import stats
 from hocket.results.page import widgets
 from hocket.results.page.document import file_link
-from hocket.results.page.planned import Planned
 from hocket.results.page.videos import poster
 from hocket.results.page.widgets import Widget
 from hocket.results.recorded import RecordedRun
@@ -58,7 +57,7 @@ def _alike(text: str) -> str:
     return re.sub(r"0x[0-9a-fA-F]+|\d+", "#", text)
 
 
-def fault_section(run: RecordedRun, plan: Planned) -> Widget | None:
+def fault_section(run: RecordedRun) -> Widget | None:
     """What went wrong, each kind of error once; None where nothing did."""
     faults = faults_of(run)
     if not faults:
@@ -66,13 +65,13 @@ def fault_section(run: RecordedRun, plan: Planned) -> Widget | None:
     attempts = sum(len(hits) for _, hits in faults)
     kinds = "one kind" if len(faults) == 1 else f"{len(faults):,} kinds"
     lead = f"{counted(attempts, 'attempt')} lost to {kinds} of error. Alike ones are shown once."
-    shown = [_fault(run, kind, hits, plan) for kind, hits in faults[:_MOST_FAULTS]]
+    shown = [_fault(run, kind, hits) for kind, hits in faults[:_MOST_FAULTS]]
     more = len(faults) - len(shown)
     note = widgets.note(f"{more:,} rarer kinds are in ledger.sqlite.") if more else None
     return widgets.section("errors", "Errors", *shown, note, lead=lead)
 
 
-def _fault(run: RecordedRun, kind: str, hits: Sequence[tuple[Trial, str]], plan: Planned) -> Widget:
+def _fault(run: RecordedRun, kind: str, hits: Sequence[tuple[Trial, str]]) -> Widget:
     trials, text = dict.fromkeys(trial for trial, _ in hits), hits[0][1]
     ended = sum(e.trial in trials for e in run.report.episodes.ended(Outcome.ERROR))
     head = (headline(text) or "no message")[:300]
@@ -83,7 +82,7 @@ def _fault(run: RecordedRun, kind: str, hits: Sequence[tuple[Trial, str]], plan:
         "headline": head,
         "counts": f"{counted(len(hits), 'attempt')} at {counted(len(trials), 'trial')}, "
         f"{ended:,} of which ended as error",
-        "trials": [(plan.cell(trial), trial.id) for trial in [*trials][:_LINKS]],
+        "trials": [(run.trials.row(trial), trial.id) for trial in [*trials][:_LINKS]],
         "more": f" and {len(trials) - _LINKS:,} more" if len(trials) > _LINKS else "",
         "text": text.strip("\n"),
         "kept": [_kept(run, each) for each in run.evidence if _alike(each.error) == kind],
@@ -100,7 +99,7 @@ def _kept(run: RecordedRun, kept: Evidence) -> Widget:
     }
 
 
-def label_section(run: RecordedRun, plan: Planned) -> Widget | None:
+def label_section(run: RecordedRun) -> Widget | None:
     """A line for each label, the most frequent first; None where nobody labelled anything."""
     failures = run.report.episodes.ended(Outcome.FAILURE) if run.labels else []
     kinds: dict[str, list[Episode]] = {}
@@ -114,7 +113,7 @@ def label_section(run: RecordedRun, plan: Planned) -> Widget | None:
     for label, some in sorted(kinds.items(), key=lambda item: (-len(item[1]), item[0])):
         rate = stats.rate(len(some), labelled)
         shown = percent(rate.value), interval_text(rate.interval)
-        rows.append((label, [plan.cell(episode.trial) for episode in some], *shown))
+        rows.append((label, [run.trials.row(episode.trial) for episode in some], *shown))
     lead = f"{labelled:,} of {len(failures):,} failures have a label; shares are of these."
     if others := sum(e.trial.id in run.labels for e in run.report.episodes) - labelled:
         lead += f" {others:,} other episodes have one, too."

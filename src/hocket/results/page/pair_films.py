@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from hocket.core.data import Trial
 from hocket.records.folder import RunFolder
-from hocket.records.state_rows import KeptStates
+from hocket.records.step_rows import KeptStates
 from hocket.results.comparing.compare import RunComparison, task_names
 from hocket.results.comparing.side import Side
 from hocket.results.page.videos import poster

@@ -96,10 +96,10 @@ def _data(run: RecordedRun, cells: CellsOfRun) -> dict[str, Any]:
         )
         if cells.films or any(films)
         else None,
-        label_section(run, cells.plan),
+        label_section(run),
         _length_section(run),
         speed_section(run),
-        fault_section(run, cells.plan),
+        fault_section(run),
         section("episodes", "Episodes"),
         _facts_section(run),
     ]

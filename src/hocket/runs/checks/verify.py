@@ -16,8 +16,7 @@ from hocket.core.specs import PolicySpec
 from hocket.errors import EnvError, PolicyError, RunFolderError, UnknownNameError
 from hocket.records.folder import FolderLike, RunFolder
 from hocket.records.ledger.view import LedgerView
-from hocket.records.state_rows import KeptStates
-from hocket.records.step_rows import load_steps
+from hocket.records.step_rows import KeptStates, load_steps
 from hocket.runs.config import EvalConfig
 from hocket.runs.run import Run
 from hocket.system.scratch import ScratchFolder

@@ -61,15 +61,12 @@ class Watcher(Protocol):
 
     def stage(self, name: str, total: int) -> None:
         """A part of the work begins, which has `total` pieces."""
-        ...
 
     def advance(self, name: str) -> None:
         """One more piece of that part is done."""
-        ...
 
     def note(self, text: str) -> None:
         """Tell the user something about the result."""
-        ...
 
 
 class Silent:

@@ -26,8 +26,7 @@ from hocket.errors import HocketError, RunFolderError, UsageError
 from hocket.records.folder import RunFolder
 from hocket.records.ledger.view import LedgerView
 from hocket.records.parquet import read_table
-from hocket.records.state_rows import KeptStates
-from hocket.records.step_rows import load_steps
+from hocket.records.step_rows import KeptStates, load_steps
 from hocket.records.video.rerender import Rendered, RenderJob
 from hocket.runs.assembly import Assembly
 from hocket.runs.config import EvalConfig

@@ -27,8 +27,7 @@ from hocket.errors import HocketError, UsageError, WorkerFailed
 from hocket.system.child import Child
 from hocket.system.scratch import ScratchFolder
 from hocket.system.waits import awaiting
-from hocket.workers.containers.command import Command, container_name
-from hocket.workers.containers.images import build_once
+from hocket.workers.containers.command import Command, build_once, container_name
 from hocket.workers.links.files import LeftFolder
 from hocket.workers.links.guard import Guard
 from hocket.workers.local import bootstrap

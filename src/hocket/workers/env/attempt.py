@@ -34,7 +34,7 @@ from hocket.core.outcomes import Goals, told_at_end
 from hocket.core.specs import TaskInfo
 from hocket.core.wire import END_JUDGED, END_SUCCESS, END_TERMINATED, END_TRUNCATED
 from hocket.errors import HocketError, RecorderError
-from hocket.system.accounts import account
+from hocket.system.text import account
 
 
 class Attempt:

@@ -22,7 +22,7 @@ from hocket.core.contracts.env import (
 from hocket.core.data import Array, Observation, Ref, Trial
 from hocket.core.specs import EnvSpec, TaskInfo
 from hocket.errors import EnvError, UsageError
-from hocket.system.accounts import account
+from hocket.system.text import account
 from hocket.workers.env.attempt import seed_globals
 from hocket.workers.env.perturbation import Perturbation, Scene
 from hocket.workers.env.simulator_model import (

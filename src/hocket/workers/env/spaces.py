@@ -15,7 +15,7 @@ import numpy as np
 from hocket.core.data import Array, Observation
 from hocket.core.specs import ActionSpec, ArraySpec
 from hocket.errors import ActionSpaceError, ChunkShapeError, ChunkValueError, ObservationError
-from hocket.system.accounts import sentence
+from hocket.system.text import sentence
 
 ROOT = "observation"
 PROMPT = "prompt"

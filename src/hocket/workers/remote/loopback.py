@@ -18,7 +18,7 @@ from hocket.errors import WorkerFailed
 from hocket.system.child import Child
 from hocket.system.scratch import ScratchFolder
 from hocket.workers.remote.archive import code_archive
-from hocket.workers.remote.dialing import dial
+from hocket.workers.remote.link import dial
 from hocket.workers.remote.websocket import KEY_VARIABLE, join, new_key
 
 _START_S = 120.0

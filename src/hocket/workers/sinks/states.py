@@ -1,7 +1,7 @@
 """The simulator's states at every step, from which an episode can be shown and checked again, and
 what its env observes where it is shown again.
 
-`StatesSink` leaves one file for each attempt, which `records/state_rows.py` puts into a table
+`StatesSink` leaves one file for each attempt, which `records/step_rows.py` puts into a table
 as it is. Like that of steps it needs no fsync. Most numbers of a state never change in an episode
 (how the scene was laid out, what does not move): they are kept once, the others for every step, as
 they are. For MetaWorld that is a quarter of the size at next to no cost.

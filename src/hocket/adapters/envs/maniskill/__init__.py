@@ -155,8 +155,7 @@ class Simpler:
 
     def make(self, task: str) -> ManiSkillEnv:
         find_task("simpler", self.tasks(), task)
-        from hocket.adapters.envs.maniskill.env import make_scenes
-        from hocket.adapters.envs.maniskill.simpler import SimplerEnv
+        from hocket.adapters.envs.maniskill.env import SimplerEnv, make_scenes
 
         arguments = {"obs_mode": "rgb+segmentation", "sim_backend": ON_CPU}
         if self._config.render_backend is not None:

@@ -19,7 +19,7 @@ import numpy as np
 
 from hocket.adapters.envs.maniskill.env import facts_of, instruction
 from hocket.adapters.envs.row_state import RowAxes, RowState
-from hocket.adapters.envs.row_tensors import TensorRows, host, pick
+from hocket.adapters.envs.vector import TensorRows, host, pick
 from hocket.core.contracts.batched import RowSteps
 from hocket.core.data import Array
 from hocket.errors import SuspensionError

@@ -52,7 +52,7 @@ from hocket.core.contracts.policy import PREFIX
 from hocket.core.data import Actions, Array, Batch, Observation, Row
 from hocket.core.specs import EnvSpec, PolicySpec
 from hocket.errors import ChunkShapeError, ConfigError, PolicyError
-from hocket.system.key_file import API_KEY_VARIABLE, read_key
+from hocket.system.exposure import API_KEY_VARIABLE, read_key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

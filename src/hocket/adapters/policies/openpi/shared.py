@@ -19,7 +19,7 @@ from typing import Any
 
 from hocket.adapters.policies.openpi.protocol import SharedArraysError
 from hocket.core.data import Array
-from hocket.system.owner import neighbourhood
+from hocket.system.machine import neighbourhood
 from hocket.workers.shm import Layout, create_block, map_block
 
 WORTH_BYTES = 1 << 17

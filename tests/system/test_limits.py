@@ -10,9 +10,9 @@ from pathlib import Path
 ALLOW = """
 import resource
 from hocket.errors import UsageError
-from hocket.system import open_files
+from hocket.system import limits
 try:
-    open_files.allow({workers}, "lane")
+    limits.allow({workers}, "lane")
 except UsageError as error:
     print(error)
 else:
