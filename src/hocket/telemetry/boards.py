@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from types import ModuleType
+from typing import Protocol
 
 import numpy as np
 
@@ -43,7 +44,7 @@ class Wandb:
     def __init__(self, project: str, run: Followed) -> None:
         import wandb
 
-        self._wandb: Any = wandb
+        self._wandb: ModuleType = wandb
         self._run = wandb.init(
             project=project or PROJECT, name=run.folder.name, config=dict(run.config)
         )
@@ -77,7 +78,7 @@ class Trackio:
     def __init__(self, project: str, run: Followed) -> None:
         import trackio
 
-        self._trackio: Any = trackio
+        self._trackio: ModuleType = trackio
         self._name = run.folder.name
         self._run = trackio.init(
             project=project or PROJECT,
@@ -117,7 +118,7 @@ class Mlflow:
         from mlflow.tracking import MlflowClient
 
         self._metric = Metric
-        self._client: Any = MlflowClient()
+        self._client = MlflowClient()
         name = experiment or PROJECT
         known = self._client.get_experiment_by_name(name)
         number = known.experiment_id if known else self._client.create_experiment(name)
