@@ -70,6 +70,12 @@ VERBS = {
         "Write a run for LeRobot, robomimic, Rerun or Perfetto.",
         room="exports",
     ),
+    "push": Verb(
+        "hocket.cli.export",
+        "Push a run's card, page, films and scores to a repository of the hub.",
+        "push",
+        room="exports",
+    ),
     "collect": Verb(
         "hocket.cli.collect", "Collect demonstrations straight to a dataset.", room="exports"
     ),
