@@ -9,7 +9,7 @@ from pathlib import Path
 from hocket.adapters.hub import Repository
 from hocket.errors import UsageError
 from hocket.records.folder import RunFolder
-from hocket.results.page.report_page import BESIDE
+from hocket.results.page.document import BESIDE
 from hocket.results.page.report_page import FILE_NAME as PAGE
 from hocket.results.run_folder import rebuild_report
 from hocket.runs.checks.card import HUB_FOLDER, write_card
@@ -28,8 +28,9 @@ def repository_of(to: str) -> Repository:
     if not to.startswith(HEAD):
         raise UsageError(f"A run is pushed to hf:USER/NAME or hf:datasets/USER/NAME, not {to!r}.")
     name = to.removeprefix(HEAD)
-    kind = "dataset" if name.startswith(DATASETS) else "model"
-    return Repository(name.removeprefix(DATASETS), kind)
+    if name.startswith(DATASETS):
+        return Repository(name.removeprefix(DATASETS), "dataset")
+    return Repository(name, "model")
 
 
 def push_run(
