@@ -107,7 +107,7 @@ def _dataset(flags: Export, choice: Choice) -> Repository | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Push:
+class PushRun:
     """Hand a run on: its card, page and films go to a repository of Hugging Face's hub, into
     evals/RUN, and its scores to .eval_results, which the page of the model shows (HF_ENDPOINT, and
     your token: hf auth login)."""
@@ -127,7 +127,7 @@ class Push:
 
 def push(arguments: Sequence[str]) -> int:
     """Push."""
-    flags = parse(Push, arguments, verb="push")
+    flags = parse(PushRun, arguments, verb="push")
     from hocket import cli
     from hocket.exports.push import push_run, repository_of
 
