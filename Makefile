@@ -15,7 +15,7 @@ IN_TURN := flock Makefile
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup venvs demo lint quick test test-all clean
+.PHONY: help setup venvs demo lint quick test test-all docs clean
 
 help: ## List these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
@@ -82,7 +82,7 @@ not-slow: setup
 	$(PYTEST) -m 'not slow'
 
 # SKIP names simulators and peers whose tests may be skipped: make test-all SKIP='libero lerobot-0.4'
-test-all: lint slow-extras venvs chromium elsewhere pythons ## The slow tests too, and more random examples
+test-all: lint slow-extras venvs chromium elsewhere pythons docs ## The slow tests too, and more random examples
 	HOCKET_TESTS_SKIP="$(SKIP)" $(PYTEST) --hypothesis-profile=thorough
 
 .PHONY: slow-extras
@@ -96,14 +96,19 @@ chromium:
 		&& apt-get install -y -qq chromium >/dev/null; } \
 		|| echo "Tests of pages are skipped. Run: sudo apt-get install -y chromium"
 
-# Workers in containers and over ssh are tested with the real programs where they can be had.
-ELSEWHERE := podman runc openssh-server
+# Workers in containers and over ssh, and completion, are tested with the real programs where they can
+# be had.
+ELSEWHERE := podman runc openssh-server zsh fish
 .PHONY: elsewhere
 elsewhere:
-	@{ command -v podman && test -x /usr/sbin/sshd; } >/dev/null || { [ "$$(id -u)" = 0 ] \
+	@{ command -v podman && command -v fish && test -x /usr/sbin/sshd; } >/dev/null || { [ "$$(id -u)" = 0 ] \
 		&& command -v apt-get >/dev/null \
 		&& apt-get install -y -qq --no-install-recommends $(ELSEWHERE) >/dev/null; } \
-		|| echo "Tests of containers and ssh are skipped. Run: sudo apt-get install -y $(ELSEWHERE)"
+		|| echo "Tests of containers, ssh and shells are skipped. Run: sudo apt-get install -y $(ELSEWHERE)"
+
+docs: setup ## The documentation as a site in build/site, its links checked
+	$(IN_TURN) $(BIN)/python -m pip install --quiet --prefer-binary -c constraints.txt -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean: ## Remove .venv and every cache; runs stay
 	rm -rf $(VENV) .venv-3.* .mypy_cache .ruff_cache .import_linter_cache .hypothesis .pytest_cache build dist

@@ -95,7 +95,7 @@ def test_the_quick_tests_pass_without_each_room(room: str, tmp_path: Path) -> No
         ([*TOY, "--policy", "zero", "--machines", "local:2", "--dry-run"], "machines"),
         ([*TOY, "--policy", "zero", "--watch", "--dry-run"], "watch"),
         ([*TOY, "--policy", "zero", "--reader", "otlp"], "telemetry"),
-        ([*TOY, "--policy", "zero", "--reader", "trackio"], "train"),
+        ([*TOY, "--policy", "zero", "--reader", "trackio"], "telemetry"),
         ([*TOY[:-1], "modal", "--policy", "zero"], "cloud"),
     ],
 )

@@ -13,12 +13,12 @@ from collections.abc import Iterator, Mapping
 from hocket.errors import MissingRoomError
 
 ROOMS: Mapping[str, str] = {
-    "train": "Training (hocket train, the policies that it makes, --reader wandb and trackio)",
+    "train": "Training (hocket train, and the policies that it makes)",
     "machines": "Running on several machines (hocket work, --machines)",
     "watch": "Watching a run (hocket watch, --watch)",
     "serve": "Serving a policy (hocket serve, and sidecar policies)",
     "exports": "Exporting a run (hocket export, hocket collect)",
-    "telemetry": "Sending a run to a collector (--reader otlp)",
+    "telemetry": "Telling others of a run (--reader otlp, wandb, trackio, mlflow, tensorboard)",
     "cloud": "Running on rented machines (--runtime modal, --runtime daytona)",
 }
 """What each room is for, by its folder."""

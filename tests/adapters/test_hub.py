@@ -83,7 +83,7 @@ def test_without_the_library_its_installation_is_told(monkeypatch: pytest.Monkey
     with pytest.raises(MissingExtraError, match=r"pip install 'hocket\[hub\]'"):
         hub.fetch("user/model")
     with pytest.raises(MissingExtraError, match="To push user/data takes"):
-        hub.Dataset("user/data")
+        hub.Repository("user/data")
 
 
 class TestWithTheLibrary:

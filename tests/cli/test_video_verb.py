@@ -40,12 +40,12 @@ def test_a_run_says_in_its_file_what_it_filmed(folder: Path) -> None:
 
 
 def test_video_films_what_is_chosen_and_skips_what_is_there(folder: Path) -> None:
-    first = run_process(folder, "video", "a", "--trial", "image/3", "--camera", "observation/image")
+    first = run_process(folder, "video", "a", "image/3", "--camera", "observation/image")
     assert first.returncode == 0, first.stderr
     assert "1 episodes to film, 0 there already" in first.stderr
     assert first.stdout == "[1/1] toy:image/image/3: episodes/toy-image-image-3/0/image.mp4\n"
     assert "3/wrist_image.mp4" not in videos(folder)
-    again = run_here(folder, "video", "a", "--trial", "image/3", "--camera", "observation/image")
+    again = run_here(folder, "video", "a", "image/3", "--camera", "observation/image")
     assert "0 episodes to film, 1 there already" in again.stderr
     assert again.stdout == ""
     default = run_here(folder, "video", "a")
@@ -56,7 +56,7 @@ def test_video_films_what_is_chosen_and_skips_what_is_there(folder: Path) -> Non
 def test_video_films_failures_and_images(folder: Path) -> None:
     done = run_here(folder, "video", "a", "--failures", "--workers", "1")
     assert done.returncode == 0, done.stderr
-    done = run_here(folder, "video", "a", "--trial", "image/4", "--images")
+    done = run_here(folder, "video", "a", "image/4", "--images")
     assert done.returncode == 0, done.stderr
     path = folder / "a" / "episodes" / "toy-image-image-4" / "0" / "image.lossless.m4v"
     with av.open(str(path), format="mp4") as container:
@@ -86,7 +86,7 @@ def test_a_wish_that_is_none_is_refused(folder: Path) -> None:
 
 def test_video_of_no_run_is_refused(folder: Path) -> None:
     assert run_here(folder, "video", "nowhere").returncode == 2
-    assert run_here(folder, "video", "a", "--trial", "image/9").returncode == 2
+    assert run_here(folder, "video", "a", "image/9").returncode == 2
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from support.commands import command
-from support.hub_stand_in import COMMIT, take_dataset
+from support.hub_stand_in import COMMIT, take_repository
 from support.processes import DEADLINE_S
 
 TOKEN = "hf_" + "x" * 34
@@ -37,7 +37,7 @@ class TestPush:
     def test_dataset_is_uploaded_whole_and_tagged_with_its_version(
         self, image_run: Path, tmp_path: Path
     ) -> None:
-        with take_dataset("user/data", TOKEN) as pushed:
+        with take_repository("user/data", TOKEN) as pushed:
             done = push(tmp_path, image_run, pushed.endpoint)
         assert done.returncode == 0, done.stderr
         assert f"{pushed.endpoint}/datasets/user/data: pushed" in done.stdout
@@ -50,7 +50,7 @@ class TestPush:
     def test_what_cannot_be_pushed_is_told_before_anything_is_exported(
         self, image_run: Path, tmp_path: Path
     ) -> None:
-        with take_dataset("user/data", TOKEN) as pushed:
+        with take_repository("user/data", TOKEN) as pushed:
             refused = push(tmp_path, image_run, pushed.endpoint, token="hf_other")
         assert refused.returncode == 2
         assert "does not let you (401): give it your token" in refused.stderr

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from hocket import evaluate
 from hocket.core.data import Episode, Outcome, Trial
 from hocket.errors import RunFolderError
 from hocket.results import stats
@@ -408,3 +409,11 @@ def test_a_report_beside_a_file_of_other_episodes_is_refused(tmp_path: Path) -> 
     (tmp_path / "episodes.parquet").write_bytes(other)
     with pytest.raises(RunFolderError, match="not the file that the report"):
         Report.load(tmp_path)
+
+
+def test_a_report_is_a_table_with_a_row_for_each_episode(tmp_path: Path) -> None:
+    report = evaluate(env="toy:count", policy="scripted", episodes=3, out=tmp_path / "run")
+    table = Report.load(tmp_path / "run").to_arrow()
+    assert table.column("trial").to_pylist() == [e.trial.id for e in report.episodes]
+    assert table.column("outcome").to_pylist() == [e.outcome.value for e in report.episodes]
+    assert table.column("return").to_pylist() == [e.total_reward for e in report.episodes]

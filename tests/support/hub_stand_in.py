@@ -58,10 +58,11 @@ class Pushed:
 
 
 @contextmanager
-def take_dataset(repo: str, token: str) -> Iterator[Pushed]:
-    """A hub that takes one dataset from whoever has the token."""
+def take_repository(repo: str, token: str, kind: str = "datasets") -> Iterator[Pushed]:
+    """A hub that takes one repository, `datasets` or `models`, from whoever has the token."""
     pushed = Pushed()
-    api = f"/api/datasets/{repo}"
+    api = f"/api/{kind}/{repo}"
+    page = f"datasets/{repo}" if kind == "datasets" else repo
 
     class Hub(_Answers):
         def do_POST(self) -> None:
@@ -71,7 +72,7 @@ def take_dataset(repo: str, token: str) -> Iterator[Pushed]:
                 self.refuse("", 401)
             elif self.path == "/api/repos/create":
                 pushed.made.append(f"{lines[0]['organization']}/{lines[0]['name']}")
-                self.tell({"url": f"{pushed.endpoint}/datasets/{repo}", "name": repo})
+                self.tell({"url": f"{pushed.endpoint}/{page}", "name": repo})
             elif self.path == f"{api}/preupload/main":
                 files = [
                     {"path": file["path"], "uploadMode": "regular", "shouldIgnore": False}
@@ -81,7 +82,7 @@ def take_dataset(repo: str, token: str) -> Iterator[Pushed]:
             elif self.path == f"{api}/commit/main":
                 values = [line["value"] for line in lines if line["key"] == "file"]
                 pushed.files |= {v["path"]: base64.b64decode(v["content"]) for v in values}
-                url = f"{pushed.endpoint}/datasets/{repo}/commit/{COMMIT}"
+                url = f"{pushed.endpoint}/{page}/commit/{COMMIT}"
                 self.tell({"success": True, "commitOid": COMMIT, "commitUrl": url})
             elif self.path.startswith(f"{api}/tag/"):
                 pushed.tags[lines[0]["tag"]] = self.path.rpartition("/")[2]

@@ -75,7 +75,11 @@ BUILTIN: Mapping[Kind, Mapping[str, Builtin]] = {
     },
     "readers": {
         "otlp": Builtin("hocket.telemetry:Telemetry", "otel", ("opentelemetry",)),
-        "wandb": Builtin("hocket.train.trackers:wandb", "wandb", ("wandb",)),
-        "trackio": Builtin("hocket.train.trackers:trackio", "trackio", ("trackio",)),
+        "wandb": Builtin("hocket.telemetry.trackers:wandb", "wandb", ("wandb",)),
+        "trackio": Builtin("hocket.telemetry.trackers:trackio", "trackio", ("trackio",)),
+        "mlflow": Builtin("hocket.telemetry.trackers:mlflow", "mlflow", ("mlflow",)),
+        "tensorboard": Builtin(
+            "hocket.telemetry.trackers:tensorboard", "tensorboard", ("tensorboard", "torch")
+        ),
     },
 }

@@ -1,6 +1,6 @@
 """Hugging Face's hub: fetches a checkpoint by its id, `USER/REPO` or `USER/REPO@REVISION`, and
-pushes a dataset, through the hub's own library. Its cache, its endpoint (HF_ENDPOINT), its token
-and HF_HUB_OFFLINE hold."""
+pushes datasets and runs, through the hub's own library. Its cache, its endpoint (HF_ENDPOINT), its
+token and HF_HUB_OFFLINE hold."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import contextlib
 import hashlib
 import io
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from hocket.errors import ConfigError, MissingExtraError
 from hocket.system.waits import awaiting
@@ -115,25 +115,31 @@ def _silent_bar(tell: Callable[[str], None]) -> type:
     return SilentBar
 
 
-class Dataset:
-    """A dataset of the hub's that a folder is pushed to. Making one asks the hub for it, so that
-    what cannot be pushed is known before the work of an export."""
+class Repository:
+    """A dataset or a model of the hub's that files are pushed to. Making one asks the hub for it:
+    what cannot be pushed is known before the work that leads there."""
 
-    def __init__(self, repo: str) -> None:
+    def __init__(self, repo: str, kind: Literal["dataset", "model"] = "dataset") -> None:
         found = _ID.fullmatch(repo)
         if found is None or found["revision"] is not None:
-            raise ConfigError(f"A dataset of the hub's is called USER/REPO, not {repo!r}.")
+            raise ConfigError(f"A {kind} of the hub's is called USER/REPO, not {repo!r}.")
         library = _library(f"To push {repo}")
         self.repo = repo
+        self.kind = kind
         self._library = library
         self._api = library.HfApi()
         if library.constants.HF_HUB_OFFLINE:
             raise ConfigError(f"HF_HUB_OFFLINE forbids to push {repo}. Unset it.")
         self._ask(self._api.create_repo, exist_ok=True)
 
+    @property
+    def address(self) -> str:
+        folder = "datasets/" if self.kind == "dataset" else ""
+        return f"{self._library.constants.ENDPOINT}/{folder}{self.repo}"
+
     def push(self, folder: Path, *, tag: str) -> str:
         """Upload a folder as one commit and tag it, as readers of the format look for it; the
-        address of the dataset."""
+        address of the repository."""
         done = self._ask(
             self._api.upload_folder,
             folder_path=folder,
@@ -142,11 +148,26 @@ class Dataset:
         with contextlib.suppress(ConfigError):  # there is none yet
             self._ask(self._api.delete_tag, tag=tag)
         self._ask(self._api.create_tag, tag=tag, revision=done.oid)
-        return f"{self._library.constants.ENDPOINT}/datasets/{self.repo}"
+        return self.address
+
+    def add(self, files: Mapping[str, Path], why: str, *, as_request: bool = False) -> str:
+        """Upload files, each to its place, as one commit or, `as_request`, as a pull request; the
+        address of what was made."""
+        operation = self._library.CommitOperationAdd
+        done = self._ask(
+            self._api.create_commit,
+            operations=[
+                operation(path_in_repo=place, path_or_fileobj=str(path))
+                for place, path in files.items()
+            ],
+            commit_message=why,
+            create_pr=as_request,
+        )
+        return str(done.pr_url if as_request else done.commit_url)
 
     def _ask(self, call: Callable[..., Any], **settings: Any) -> Any:
         try:
-            return call(repo_id=self.repo, repo_type="dataset", **settings)
+            return call(repo_id=self.repo, repo_type=self.kind, **settings)
         except Exception as exc:  # of several libraries, without a common root
             raise ConfigError(
                 f"{self.repo} cannot be pushed: {_why(self._library, self.repo, exc)}"

@@ -70,6 +70,12 @@ VERBS = {
         "Write a run for LeRobot, robomimic, Rerun or Perfetto.",
         room="exports",
     ),
+    "push": Verb(
+        "hocket.cli.export",
+        "Push a run's card, page, films and scores to a repository of the hub.",
+        "push",
+        room="exports",
+    ),
     "collect": Verb(
         "hocket.cli.export", "Collect demonstrations straight to a dataset.", "collect", "exports"
     ),
@@ -94,6 +100,11 @@ VERBS = {
     ),
     "venv": Verb(
         "hocket.cli.setup", "Build an interpreter for packages whose pins conflict.", "venv"
+    ),
+    "docs": Verb("hocket.cli.begin", "Read the documentation in the terminal.", "docs"),
+    "init": Verb("hocket.cli.begin", "Write an env, a policy and tests to start from.", "init"),
+    "completion": Verb(
+        "hocket.cli.begin", "Let bash, zsh or fish complete this command.", "completion"
     ),
     "doctor": Verb(
         "hocket.cli.setup", "Say what works on this machine, and how to get the rest.", "doctor"

@@ -1,4 +1,4 @@
-"""`hocket export` and `hocket collect`: runs as data for other tools."""
+"""`hocket export`, `hocket collect` and `hocket push`: runs as data for other tools."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hocket.system.text import printable
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
-    from hocket.adapters.hub import Dataset
+    from hocket.adapters.hub import Repository
     from hocket.runs.demonstrations.chosen import Choice
 
 
@@ -103,11 +103,11 @@ def run(arguments: Sequence[str]) -> int:
     return cli.OK
 
 
-def _dataset(flags: Export, choice: Choice) -> Dataset | None:
+def _dataset(flags: Export, choice: Choice) -> Repository | None:
     """Where the export is pushed to, once the hub has it."""
     if not flags.push:
         return None
-    from hocket.adapters.hub import Dataset
+    from hocket.adapters.hub import Repository
     from hocket.exports import refuse_existing
     from hocket.runs.demonstrations.chosen import open_chosen
 
@@ -115,7 +115,47 @@ def _dataset(flags: Export, choice: Choice) -> Dataset | None:
         raise UsageError(f"--push is for --to lerobot, and not for {flags.to}.")
     refuse_existing(flags.out.absolute())
     open_chosen(flags.folder, choice)
-    return Dataset(flags.push)
+    return Repository(flags.push)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PushRun:
+    """Hand a run on: its card, page and films go to a repository of Hugging Face's hub, into
+    evals/RUN, and its scores to .eval_results, which the page of the model shows (HF_ENDPOINT, and
+    your token: hf auth login)."""
+
+    folder: Positional[Path]
+    """The run folder."""
+    to: Annotated[str, arg(metavar="hf:USER/NAME")]
+    """The model's repository; hf:datasets/USER/NAME is a dataset's, which has no scores. It is made
+    where it is not there."""
+    dataset: Annotated[str | None, arg(metavar="OWNER/NAME")] = None
+    """The benchmark's dataset on the hub, in whose list the scores then stand."""
+    no_films: bool = False
+    """Leave the films out."""
+    request: bool = False
+    """Open a pull request, as for a model that is not yours."""
+
+
+def push(arguments: Sequence[str]) -> int:
+    """Push."""
+    flags = parse(PushRun, arguments, verb="push")
+    from hocket import cli
+    from hocket.exports.push import push_run, repository_of
+
+    repository = repository_of(flags.to)
+    with contextlib.closing(Teller()) as teller:
+        place = push_run(
+            flags.folder,
+            repository,
+            teller,
+            films=not flags.no_films,
+            dataset=flags.dataset,
+            as_request=flags.request,
+        )
+    sys.stderr.write("".join(f"note: {printable(text)}\n" for text in teller.notes))
+    sys.stdout.write(f"{place}\n")
+    return cli.OK
 
 
 class Teller:

@@ -29,14 +29,14 @@ class Video:
 
     folder: Positional[Path]
     """The run folder."""
+    trial: Positional[Annotated[tuple[str, ...], arg(metavar="TRIAL")]] = ()
+    """These trials, as reports name them (metaworld:mt10/reach-v3/3), or the ends of the names."""
     failures: bool = False
     """Every episode that failed."""
     all: bool = False
     """Every episode."""
     first: Annotated[int | None, arg(metavar="N")] = None
     """The first N episodes of each task."""
-    trial: Annotated[tuple[str, ...], arg(metavar="TRIAL")] = ()
-    """These trials, as reports name them (metaworld:mt10/reach-v3/3), or the ends of the names."""
     camera: Annotated[Names, arg(metavar="KEY[,KEY...]")] = ()
     """Only these cameras, by their observation keys (observation/wrist_image)."""
     overlay: bool = False

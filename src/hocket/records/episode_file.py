@@ -34,6 +34,11 @@ SCHEMA = pa.schema(
 )
 
 
+def table_of(episodes: Episodes) -> pa.Table:
+    """A row for each episode."""
+    return pa.concat_tables([SCHEMA.empty_table(), *_tables(episodes)])
+
+
 def write_episodes(path: Path, episodes: Episodes) -> str:
     """Write the file, whole or not at all; gives its digest."""
     write_segment(path, SCHEMA, _tables(episodes))

@@ -107,9 +107,12 @@ def _cell(text: str) -> str:
     return re.sub(r"([\\`*_\[\]<>|!#])", r"\\\1", " ".join(text.split()))
 
 
-def eval_results(card: Card, suite: str, *, dataset: str, date: str) -> str:
+def eval_results(
+    card: Card, suite: str, *, dataset: str, date: str, source: str | None = None
+) -> str:
     """The scores of one suite as the Hub reads them in `.eval_results/*.yaml` of a model: the mean
-    over its tasks, then each task. Values are success rates in per cent."""
+    over its tasks, then each task. Values are success rates in per cent; `source` is the card's
+    address."""
     report = card.report
     overall = next(score for score in report.suites if score.suite == suite)
     tasks = [(score.task or "", score) for score in report.tasks if score.suite == suite]
@@ -118,6 +121,7 @@ def eval_results(card: Card, suite: str, *, dataset: str, date: str) -> str:
             "dataset": {"id": dataset, "task_id": task},
             "value": round(100 * score.rate, 4),
             "date": date,
+            **({"source": {"url": source, "name": "hocket"}} if source else {}),
             "notes": (
                 f"success rate in per cent, n = {score.success.n}, "
                 f"95 % interval {interval_text(score.success.interval)}, "

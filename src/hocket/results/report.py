@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib.util
 import math
 import os
 import shutil
@@ -16,7 +17,7 @@ import numpy as np
 
 from hocket import __version__
 from hocket.core.data import Episode, Exactness, Outcome, Trial
-from hocket.errors import RunFolderError
+from hocket.errors import MissingExtraError, RunFolderError
 from hocket.records import formats
 from hocket.records.ledger.episodes import Episodes, Trials
 from hocket.results import stats
@@ -29,6 +30,8 @@ from hocket.system.json_file import plain, read_json, write_json
 from hocket.system.text import counted
 
 if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
     from rich.table import Table
 
 FILE_NAME = "report.json"
@@ -283,6 +286,19 @@ class Report:
             )
         except (KeyError, TypeError, ValueError) as error:
             raise RunFolderError(f"{file} is no report of hocket's: {error!r}.") from error
+
+    def to_arrow(self) -> pa.Table:
+        """A row for each episode, as `episodes.parquet` has them: what its env told, and remarks,
+        as JSON."""
+        from hocket.records.episode_file import table_of
+
+        return table_of(self.episodes)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """The same as a frame of pandas, which has to be installed."""
+        if importlib.util.find_spec("pandas") is None:
+            raise MissingExtraError("A frame takes the package 'pandas'. Run: pip install pandas")
+        return self.to_arrow().to_pandas()
 
     def results(self) -> ResultTable:
         """The numbers as a table: each suite with its tasks, and all together."""

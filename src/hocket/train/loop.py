@@ -13,7 +13,9 @@ from typing import Any, TextIO
 
 import torch
 
+from hocket import rooms
 from hocket.adapters.policies.simple import ZeroPolicy
+from hocket.core import plugins
 from hocket.core.contracts.policy import Policy
 from hocket.core.contracts.recorder import Followed, Reader
 from hocket.core.data import Trial
@@ -66,7 +68,6 @@ from hocket.train.networks.contract import (
     published_tensors,
 )
 from hocket.train.rewards import Rewards
-from hocket.train.trackers import TensorBoard
 from hocket.train.trainer import Trainer
 from hocket.train.training_run import Parts, Roll
 from hocket.workers.fleet import Fleet
@@ -181,12 +182,14 @@ def _following(
     readers: Callable[[Followed], Sequence[Reader]],
     stack: contextlib.ExitStack,
 ) -> list[Reader]:
-    """The readers of a run, TensorBoard's first; `stack` closes them."""
+    """The readers of a run, TensorBoard's among them where it can be told; `stack` closes them."""
     resumed_at = None if state is None else state["env_steps"]
     about = Followed(folder=run, config=config.to_plain(), resumed_at=resumed_at)
-    made: list[Reader] = [TensorBoard("", about)]
-    stack.callback(made[0].close)
-    for reader in readers(about):
+    made: list[Reader] = []
+    given = readers(about)
+    if rooms.is_here("telemetry"):
+        given = (plugins.load("readers", "tensorboard")("", about), *given)
+    for reader in given:
         stack.callback(reader.close)
         made.append(reader)
     return made

@@ -80,5 +80,5 @@ def test_films_of_both_sides_stand_beside_each_other_and_differing_pairs_first(
     assert "-2/" in films[0]
     assert "-2/" in films[1], "the pair that differs stands first"
     makes = [film["make"] for pair in pairs for film in pair["films"] if "make" in film]
-    assert [make.partition("--trial ")[2] for make in makes] == [found.trials[8].id]
+    assert [make.rpartition(" ")[2] for make in makes] == [found.trials[8].id]
     assert "Of 2 pairs that differ, 1 lack a film" in told(page)

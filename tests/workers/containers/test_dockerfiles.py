@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import subprocess
@@ -17,6 +18,7 @@ import hocket
 from hocket.cli import main
 from support.libero_venv import DATA, NEEDS_LIBERO
 from support.libero_venv import PYTHON as LIBERO_PYTHON
+from support.parts import ROOT
 from support.podman import IMAGE, mounts, podman
 
 __all__ = ["podman"]
@@ -119,6 +121,31 @@ def test_the_image_for_metaworld_is_built_and_its_trials_are_those_of_here(
         assert report.overall.errors == 0
         found.append(sorted((e.trial.id, e.total_reward, e.steps) for e in report.episodes))
     assert found[0] == found[1]
+
+
+def test_the_image_of_hocket_itself_is_built_from_a_wheel_and_evaluates(
+    base: str, tmp_path: Path
+) -> None:
+    context = tmp_path / "context"
+    context.mkdir()
+    (context / "Dockerfile").write_bytes((ROOT / "docker" / "hocket" / "Dockerfile").read_bytes())
+    wheel = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", str(context)]
+    subprocess.run([*wheel, str(ROOT)], check=True, capture_output=True)
+    _build("localhost/hocket:1", context, "--build-arg", f"BASE={base}")
+    words = ["podman", "run", "--rm", "--network", "none"]
+    for mount in mounts():
+        words += ["--volume", mount]
+    task = ("--env", "metaworld:reach-v3", "--policy", "reference", "--episodes", "2")
+    here = ("--out", "/tmp/run", "--json")
+    done = subprocess.run(
+        [*words, "localhost/hocket:1", "eval", *task, *here],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["overall"]["rate"] == 1.0
 
 
 class TestLibero:

@@ -34,12 +34,12 @@ def test_a_png_holds_the_pixels_that_were_written(tmp_path: Path) -> None:
 def test_images_stand_unturned_beside_each_other_under_their_names() -> None:
     left = np.zeros((20, 30, 3), np.uint8)
     left[0, 0] = (255, 0, 0)
-    right = np.full((40, 10, 3), 7, np.uint8)
+    right = np.full((40, 10, 3), (7, 8, 9), np.uint8)
     sheet = contact_sheet({"a": left, "b": right})
     reds = np.argwhere((sheet == (255, 0, 0)).all(axis=2))
-    assert reds.tolist() == [[26, 8]]
-    assert (sheet == 7).all(axis=2).sum() == 400
-    assert (sheet[:18] == 0).any(), "the label is drawn in black"
+    assert (len(reds), reds.min(axis=0).tolist()) == (12 * 12, [35, 8]), "12 times as large"
+    assert (sheet == (7, 8, 9)).all(axis=2).sum() == 400 * 23**2
+    assert (sheet[8:27] == 0).any(), "the label is drawn in black"
 
 
 def test_floats_and_channels_first_are_shown_too() -> None:
@@ -47,9 +47,9 @@ def test_floats_and_channels_first_are_shown_too() -> None:
     zero_to_one[1] = 1.0
     assert is_picture(zero_to_one)
     sheet = contact_sheet({"": zero_to_one})
-    assert (sheet == (0, 255, 0)).all(axis=2).sum() == 256
+    assert (sheet == (0, 255, 0)).all(axis=2).sum() == 224**2
     signed = np.full((16, 16, 1), -1.0, np.float32)
-    assert (contact_sheet({"": signed}) == 0).all(axis=2).sum() == 256
+    assert (contact_sheet({"": signed}) == 0).all(axis=2).sum() == 224**2
 
 
 def test_a_state_is_no_picture() -> None:

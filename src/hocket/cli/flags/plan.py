@@ -39,8 +39,9 @@ class RunFlags:
     """What each site is."""
     reader: Readers = ()
     """Let others follow the run; give it again, or commas, for several. otlp or
-    otlp=http://HOST:4318 sends spans and metrics to an OpenTelemetry collector; wandb and trackio
-    take the curves of training; or your own, as my_readers.py:Mine=ARG."""
+    otlp=http://HOST:4318 sends spans and metrics to an OpenTelemetry collector; wandb, trackio,
+    mlflow (each =PROJECT) and tensorboard log curves, rates with n and interval, films of failures
+    and the card; or your own, as my_readers.py:Mine=ARG."""
     watch: bool = False
     """Show the run in the browser while it goes on (see hocket watch)."""
 

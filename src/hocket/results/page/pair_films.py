@@ -54,7 +54,7 @@ def films_section(found: RunComparison, page: Path, kinds: Mapping[Trial, str]) 
         lack = note(
             f"Of {len(differing):,} pairs that differ, {missing:,} lack a film on one side at "
             "least that can be made. Make them with ",
-            code("hocket video RUN --trial TRIAL"),
+            code("hocket video RUN TRIAL"),
             ", then this page again.",
         )
     left_out = len(shown) - len(pairs)
@@ -99,6 +99,6 @@ def _films(
                 one |= {"source": source, "poster": poster(video)}
             elif _can_be_made(side, states, trial):
                 place = f"{side.folder.parent.name}/{side.name}"
-                one["make"] = f"hocket video {place} --trial {trial.id}"
+                one["make"] = f"hocket video {place} {trial.id}"
             found.append(one)
     return found

@@ -213,8 +213,11 @@ Standing = Literal["equal", "agrees", "refuted", "undecided"]
 _WEAKEST: tuple[Standing, ...] = ("refuted", "undecided", "agrees", "equal")
 
 
-def write_card(folder: Path, out: Path, *, dataset: str | None = None) -> list[Path]:
-    """Write card.json, card.md and .eval_results/<suite>.yaml of a run into `out`."""
+def write_card(
+    folder: Path, out: Path, *, dataset: str | None = None, source: str | None = None
+) -> list[Path]:
+    """Write card.json, card.md and .eval_results/<suite>.yaml of a run into `out`; `source` is the
+    address under which the card will be found."""
     run = open_recorded(folder)
     if not run.report.episodes:
         raise RunFolderError(f"No trial of {folder} has ended: there is nothing to put on a card.")
@@ -228,7 +231,7 @@ def write_card(folder: Path, out: Path, *, dataset: str | None = None) -> list[P
         slug = re.sub(r"[^\w.-]+", "-", suite).strip("-.") or "suite"
         path = out / HUB_FOLDER / f"{slug}.yaml"
         path.parent.mkdir(exist_ok=True)
-        text = eval_results(card, suite, dataset=dataset or suite, date=today)
+        text = eval_results(card, suite, dataset=dataset or suite, date=today, source=source)
         write_atomic(path, text.encode())
         written.append(path)
     return written

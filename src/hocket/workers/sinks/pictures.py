@@ -25,7 +25,10 @@ _LETTERS_ACROSS = 26
 """Letters burnt into a frame are as large as lets this many fit side by side."""
 _OVERLAY_MARGIN = 2
 _SHEET_MARGIN = 8
-_SHEET_SCALE = 2
+_SHEET_SIDE = 224
+"""Pixels that the shorter side of a picture has at least on a contact sheet."""
+_FONT = Path(__file__).with_name("letters.npz")
+"""`ink`, uint8 `[letters, height, width]`: DejaVu Sans Mono's letters from the space on."""
 _GLYPH = (3, 5)
 """Width and height of a letter before scaling."""
 _ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/_-.:[]"
@@ -133,7 +136,8 @@ def is_picture(array: Array) -> bool:
 
 
 def contact_sheet(pictures: Mapping[str, Array]) -> Array:
-    """The images in a row, each under its name, uint8 `[height, width, 3]`."""
+    """The images in a row, each under its name, uint8 `[height, width, 3]`. Small ones are enlarged
+    by a whole number, so that each of their pixels stays one."""
     cells = [_cell(name, _as_rgb(picture)) for name, picture in pictures.items()]
     height = max(cell.shape[0] for cell in cells)
     padded = [
@@ -200,9 +204,18 @@ def _as_rgb(picture: Array) -> Array:
     return np.repeat(picture, 3, axis=2) if picture.shape[2] == 1 else picture[:, :, :3]
 
 
+def _written(text: str) -> Array:
+    """A line of text, black on white, uint8 `[height, width]`."""
+    with np.load(_FONT) as font:
+        ink = font["ink"]
+    codes = [ord(letter) - 32 if " " <= letter <= "~" else ord("?") - 32 for letter in text or " "]
+    return 255 - np.concatenate(ink[codes], axis=1)
+
+
 def _cell(name: str, picture: Array) -> Array:
-    page = np.where(_letters(name), 0, 255).astype(np.uint8)
-    label = page.repeat(_SHEET_SCALE, axis=0).repeat(_SHEET_SCALE, axis=1)[:, :, None]
+    label = _written(name)[:, :, None]
+    scale = -(-_SHEET_SIDE // min(picture.shape[:2]))
+    picture = picture.repeat(scale, axis=0).repeat(scale, axis=1)
     width = max(picture.shape[1], label.shape[1]) + 2 * _SHEET_MARGIN
     height = label.shape[0] + picture.shape[0] + 3 * _SHEET_MARGIN
     cell = np.full((height, width, 3), 255, np.uint8)
