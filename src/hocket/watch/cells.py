@@ -28,6 +28,7 @@ from hocket.results.page.planned import NOTHING, numbers_in
 from hocket.results.scores import VALUES, bounds, rate_of_trials
 
 LETTERS = {outcome.value: letter for outcome, letter in LETTER_OF.items()}
+NAMES = {letter: outcome for outcome, letter in LETTERS.items()}
 PENDING, LOST = ".", "L"
 _VALUES = {ord(LETTER_OF[outcome]): value for outcome, value in VALUES.items()}
 _MOST_GAPS = 500
@@ -47,6 +48,11 @@ class EndedCell(NamedTuple):
     seconds: float
     total_reward: float | None
     error: str | None
+
+    @property
+    def told(self) -> str:
+        """How it ended, for people."""
+        return NAMES.get(self.outcome, "lost")
 
 
 class Cells:
@@ -101,6 +107,11 @@ class Cells:
             EndedCell(self._cell(trial), attempt, LOST, 0, 0.0, None, error)
             for trial, attempt, error in reversed(rows)
         ]
+
+    def lost_at(self, cell: int) -> dict[int, str]:
+        """The attempts at a trial that were lost, with their errors."""
+        query = "SELECT attempt, error FROM attempts WHERE trial = ? AND error <> ''"
+        return dict(self._rows(f"{query} ORDER BY attempt", (self._id(cell),)))
 
     def attempts(self, cell: int) -> int:
         """How many attempts at a trial have begun."""

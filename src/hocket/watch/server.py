@@ -28,6 +28,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
 from hocket.errors import HocketError, RunFolderError
+from hocket.results.page.document import as_json
 from hocket.results.showing.live import WANTED_S, picture_file, want
 from hocket.system.exposure import STRANGERS
 from hocket.watch import files
@@ -254,9 +255,20 @@ class WatchServer:
                 lanes = frozenset(int(lane) for lane in asked["look"][:16])
                 channel.looks[id(connection)] = (lanes, time.monotonic() + WANTED_S)
             elif "episode" in asked and isinstance(view, RunView):
+                wanted = None if asked.get("attempt") is None else int(asked["attempt"])
                 async with channel.lock:
-                    found = await asyncio.to_thread(view.episode, int(asked["episode"]))
+                    found = await asyncio.to_thread(view.episode, int(asked["episode"]), wanted)
                 await connection.send(json.dumps({"kind": "episode", **found}))
+            elif "inside" in asked and isinstance(view, RunView):
+                cell, attempt = int(asked["inside"]), int(asked["attempt"])
+                async with channel.lock:
+                    look = await asyncio.to_thread(view.inside, cell, attempt)
+                told = {"kind": "inside", "key": f"{cell}-{attempt}", "look": look or None}
+                await connection.send(as_json(told))
+            elif "report" in asked and isinstance(view, RunView):
+                # It reads the folder by itself, and may take seconds: others go on meanwhile.
+                report = await asyncio.to_thread(view.report)
+                await connection.send(as_json({"kind": "report", "report": report}))
             elif "label" in asked and isinstance(view, RunView):
                 async with channel.lock:
                     view.label(int(asked["cell"]), str(asked["label"]))

@@ -15,7 +15,7 @@ from hocket.results.comparing.side import Side
 from hocket.results.page import widgets
 from hocket.results.page.document import document, file_link
 from hocket.results.page.episodes import PENDING
-from hocket.results.page.pair_films import films_section
+from hocket.results.page.pair_films import films_section, pairs_of
 from hocket.results.page.planned import Planned
 from hocket.results.page.widgets import Widget, alert, bold, link, note, section
 from hocket.results.scores import bounds
@@ -40,10 +40,11 @@ def compare_page(found: RunComparison, target: Path) -> str:
     """The page at the path `target`: the verdict, differences per task, every pair, their films,
     and what the runs differ in."""
     kinds = [_kind(found, trial) for trial in found.trials]
+    by_trial = dict(zip(found.trials, kinds, strict=True))
     sections = [
         _difference_section(found),
         _pairs_section(found, Counter(kinds)),
-        films_section(found, target, dict(zip(found.trials, kinds, strict=True))),
+        films_section(found, target, by_trial),
         _runs_section(found),
     ]
     urgent = not (found.a.complete and found.b.complete)
@@ -57,6 +58,7 @@ def compare_page(found: RunComparison, target: Path) -> str:
     }
     if found.pairs is not None:
         data["plan"] = Planned.of(found.trials).to_json()
+        data["pairs"] = pairs_of(found, target, by_trial)
         data["sides"] = ["".join(_letter(s, t) for t in found.trials) for s in (found.a, found.b)]
     return document(data, summary=found.results().html())
 
@@ -144,7 +146,7 @@ def _pairs_section(found: RunComparison, counts: Counter[str]) -> Widget | None:
         return None
     names = {**KINDS, "error on one side": "error", "not run yet": "pending"}
     key = [(kind, name, f"{counts[kind]:,}") for name, kind in names.items() if counts[kind]]
-    lead = "A cell for each trial: the same task and seed in both runs."
+    lead = "A cell for each trial: the same task and seed in both runs. A click shows both in step."
     return section("outcomes", "Every pair", widgets.legend(key), lead=lead)
 
 

@@ -28,11 +28,18 @@ class EpisodeList {
 
   verdict(cell) { return NAMES[this.grid.letter(cell)] + (this.diverged?.has(cell) ? ", diverged" : ""); }
 
-  /** All that the page has of one episode. */
-  episode(cell) {
+  /** All that the page has of one episode, or of an attempt at it that was lost. */
+  episode(cell, attempt = null) {
     const { state, grid } = this, found = { cell, outcome: grid.letter(cell), films: state.films[cell] || [] };
     for (const [name, values] of Object.entries(this.columns || {})) if (values[cell] !== null) found[name] = values[cell];
-    return { ...found, verdict: this.verdict(cell), label: state.labels[cell] || "", error: (state.errors || {})[cell], borders: (state.borders || {})[cell] };
+    const lost = (state.lost || {})[cell] || [], one = lost.find((each) => each.attempt === attempt), error = (state.errors || {})[cell];
+    const attempts = [...lost.map((each) => ({ attempt: each.attempt, told: each.attempt === found.attempt ? this.verdict(cell) : "lost" })),
+      ...(lost.some((each) => each.attempt === found.attempt) || grid.letter(cell) === "." ? [] : [{ attempt: found.attempt, told: this.verdict(cell) }])];
+    if (one && !(one.attempt === found.attempt && found.films.length)) {
+      const outcome = one.attempt === found.attempt ? found.outcome : "L";
+      return { cell, attempts, ...one, outcome, verdict: outcome === "L" ? "lost, and run again" : this.verdict(cell), steps: outcome === "L" ? undefined : found.steps };
+    }
+    return { ...found, attempts, verdict: this.verdict(cell), label: state.labels[cell] || "", error: error?.error, own: error?.own };
   }
 
   filter() {

@@ -1,0 +1,4 @@
+// Many runs: the front page of a lab.
+class Runs {
+  hear() {}
+}
