@@ -131,21 +131,12 @@ class CellsOfRun:
         if not RunFolder.at(run.folder).ledger.exists() or len(run.trials) > _MOST_SEARCHED:
             return
         filmed = (run.trials[cell] for cell in self.films)
-        some = [
-            *filmed,
-            *(
-                e.trial
-                for o in (*_FAILED, *OUTCOMES)
-                for e in ended.at(ended.rows(o)[:_MOST_LOOKS])
-            ),
-        ]
-        first = dict.fromkeys(some)
-        attempts = {e.trial: e.attempt for e in ended}
-        made = [(e.trial, e.attempt) for e in run.evidence]
-        made += [(trial, attempts[trial]) for trial in first if trial in attempts]
-        of_episode = {(e.trial, e.attempt): e for e in ended}
-        for one, look in looks_into(run.folder, list(dict.fromkeys(made))[:_MOST_LOOKS]):
-            if (episode := of_episode.get(one)) is not None:
+        worst = (ended.at(ended.rows(kind)[:_MOST_LOOKS]) for kind in (*_FAILED, *OUTCOMES))
+        trials = dict.fromkeys([*filmed, *(episode.trial for some in worst for episode in some)])
+        counted = {(e.trial, e.attempt): e for e in map(ended.by_trial.__getitem__, trials)}
+        made = dict.fromkeys([*((e.trial, e.attempt) for e in run.evidence), *counted])
+        for one, look in looks_into(run.folder, list(made)[:_MOST_LOOKS]):
+            if (episode := counted.get(one)) is not None:
                 look["told"] = told_by(episode)
             yield f"{self.plan.cell(one[0])}-{one[1]}", look
 

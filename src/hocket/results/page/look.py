@@ -7,6 +7,7 @@ and told as plain data: `tracks.js` draws it.
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -77,14 +78,13 @@ def _by_trial(load: Any, folder: Path, made: Sequence[Made]) -> dict[tuple[str, 
         table = load(folder, [trial for trial, _ in made])
     except HocketError:
         return {}
-    names = table["trial"].to_numpy(zero_copy_only=False)
-    attempts = table["attempt"].to_numpy()
-    begins = np.flatnonzero(np.r_[True, (names[1:] != names[:-1])]) if len(names) else []
-    ends = np.r_[begins[1:], len(names)].astype(int) if len(names) else []
-    return {
-        (str(names[i]), int(attempts[i])): table.slice(i, end - i)
-        for i, end in zip(map(int, begins), map(int, ends), strict=True)
-    }
+    names, attempts = (table[name].to_pylist() for name in ("trial", "attempt"))
+    found, begin = dict[tuple[str, int], pa.Table](), 0
+    for name, rows in itertools.groupby(names):
+        size = sum(1 for _ in rows)
+        found[name, attempts[begin]] = table.slice(begin, size)
+        begin += size
+    return found
 
 
 def _rows_of(table: pa.Table) -> _Rows:

@@ -79,11 +79,11 @@ def pairs_of(found: RunComparison, page: Path, kinds: Mapping[Trial, str]) -> di
     for side in (found.a, found.b):
         made = [(trial, side.episodes[trial].attempt) for trial in both]
         is_kept = made and RunFolder.at(side.folder).ledger.exists()
-        looks = dict(looks_into(side.folder, made)) if is_kept else {}
-        sides.append({trial: look for (trial, _), look in looks.items()})
+        inside = looks_into(side.folder, made) if is_kept else iter(())
+        sides.append({trial: look for (trial, _), look in inside})
     shown: dict[int, Any] = {}
     for trial in both:
-        looks = [inside[trial] for inside in sides if trial in inside]
+        looks = [known[trial] for known in sides if trial in known]
         room -= sum(len(as_json(look)) for look in looks)
         if len(looks) == 2 and room > 0:
             shown[cells[trial]] = [
