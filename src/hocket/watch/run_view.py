@@ -50,6 +50,8 @@ _OF_STATUS = (
 class RunView:
     """A run of which a page is shown. Closing twice is safe."""
 
+    poll_s = 0.5
+
     def __init__(self, folder: Path, name: str) -> None:
         self.folder = folder
         self.name = name

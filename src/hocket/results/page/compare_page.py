@@ -41,14 +41,21 @@ def compare_page(found: RunComparison, target: Path) -> str:
     and what the runs differ in."""
     kinds = [_kind(found, trial) for trial in found.trials]
     by_trial = dict(zip(found.trials, kinds, strict=True))
-    sections = [
-        _difference_section(found),
-        _pairs_section(found, Counter(kinds)),
-        films_section(found, target, by_trial),
-        _runs_section(found),
-    ]
+    data = compare_data(found)
+    films = (_pairs_section(found, Counter(kinds)), films_section(found, target, by_trial))
+    data["sections"][-1:-1] = [each for each in films if each is not None]
+    if found.pairs is not None:
+        data["plan"] = Planned.of(found.trials).to_json()
+        data["pairs"] = pairs_of(found, target, by_trial)
+        data["sides"] = ["".join(_letter(s, t) for t in found.trials) for s in (found.a, found.b)]
+    return document(data, summary=found.results().html())
+
+
+def compare_data(found: RunComparison) -> dict[str, Any]:
+    """The verdict, differences per task, and what the runs differ in."""
+    sections = [_difference_section(found), _runs_section(found)]
     urgent = not (found.a.complete and found.b.complete)
-    data: dict[str, Any] = {
+    return {
         "kind": "snapshot",
         "title": f"{found.a.name} against {found.b.name}",
         "kicker": "hocket compare · differences are a - b",
@@ -56,11 +63,6 @@ def compare_page(found: RunComparison, target: Path) -> str:
         "alerts": [alert(text, bad=urgent) for text in found.notes],
         "sections": [each for each in sections if each is not None],
     }
-    if found.pairs is not None:
-        data["plan"] = Planned.of(found.trials).to_json()
-        data["pairs"] = pairs_of(found, target, by_trial)
-        data["sides"] = ["".join(_letter(s, t) for t in found.trials) for s in (found.a, found.b)]
-    return document(data, summary=found.results().html())
 
 
 def _letter(side: Side, trial: Trial) -> str:
