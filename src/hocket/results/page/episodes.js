@@ -73,7 +73,6 @@ class EpisodeList {
       made.addEventListener("click", (event) => {
         if (event.ctrlKey || event.metaKey) return;
         event.preventDefault();
-        player.camera = link;
         this.open(cell);
       });
       return made;

@@ -65,9 +65,12 @@ def looks_into(folder: Path, made: Sequence[Made]) -> Iterator[tuple[Made, Look]
             rows = _rows_of(table)
         elif (home / ERROR_FILE).is_file():
             rows = _rows_of_error(home / ERROR_FILE)
-        if rows is not None and len(rows.states):
+        chunks = times.get((trial.id, attempt))
+        if rows is None or not len(rows.states):
+            rows = None if chunks is None else _rows_of_chunks(chunks)
+        if rows is not None:
             look = _look(rows, specs.get((trial.suite, trial.task)))
-            look["chunks"] = _chunks(rows, times.get((trial.id, attempt)))
+            look["chunks"] = _chunks(rows, chunks)
             look |= _answered(home) | _pictured(home, look)
             yield (trial, attempt), look
 
@@ -98,6 +101,15 @@ def _rows_of(table: pa.Table) -> _Rows:
     return _Rows(columns, table["state"].to_pylist(), table["prompt"][0].as_py() or "", layout)
 
 
+def _rows_of_chunks(table: pa.Table) -> _Rows:
+    """Where steps were not recorded: how many there were of each chunk."""
+    numbers = np.repeat(table["chunk"].to_numpy(), table["steps"].to_numpy())
+    count = len(numbers) + 1
+    columns = {"step": np.arange(count), "chunk": np.r_[-1, numbers], "age": np.zeros(count, int)}
+    columns |= {"reward": np.full(count, np.nan), "action": np.zeros((count, 0))}
+    return _Rows({**columns, "success": np.zeros(count, bool)}, [None] * count, "", {})
+
+
 def _rows_of_error(path: Path) -> _Rows | None:
     try:
         rows = load_error_steps(path)
@@ -121,7 +133,7 @@ def _look(rows: _Rows, spec: EnvSpec | None) -> Look:
         "steps": len(columns["step"]) - 1,
         "rate": float(exact_rate(rate)),
         "stride": stride_of(rate),
-        "rewards": _short(columns["reward"][1:]),
+        "rewards": _short(columns["reward"][1:]) if len(actions) else [],
         "success": (np.flatnonzero(columns["success"])).tolist()[:1],
         "actions": [_short(one) for one in actions],
         "ranges": _ranges(bounds, len(actions)),
@@ -150,7 +162,7 @@ def _states(rows: _Rows) -> Look:
     shown = min(len(names), _MOST_NUMBERS)
     while len(at) * shown > _MOST_VALUES:
         at = at[::2]
-    values = np.array([(rows.states[i] or ())[:shown] for i in at], float).reshape(len(at), -1)
+    values = np.array([(rows.states[i] or ())[:shown] for i in at], float).reshape(len(at), shown)
     return {
         "names": names[:shown],
         "at": at,

@@ -23,9 +23,11 @@ class Player {
     if (!same || before.source !== found.source) {
       const kept = same ? this.seconds : null;
       this.stop();
+      this.plays = kept === null && at === null && !matchMedia("(prefers-reduced-motion: reduce)").matches;
       this.build(found);
       this.startAt = kept ?? at;
       if (kept === null && at === null && "EL".includes(found.outcome)) this.startAt = -LAST_S;
+      if (kept === null) this.moved(found, at ?? 0);
     }
     this.tell(found, words);
     this.learn();
@@ -92,10 +94,9 @@ class Player {
   makeFilms(found) {
     const growing = (found.growing || [])[0], sides = found.sides || [{ films: growing ? [growing] : found.films || [] }];
     return sides.map((side, i) => side.films.map((name) => {
-      const video = el("video", "", [], { muted: true, playsInline: true, preload: "auto", loop: false });
+      const video = el("video", "", [], { muted: true, playsInline: true, preload: "auto", autoplay: this.plays && !"EL".includes(found.outcome) });
       const at = side.film ? side.film(name) : this.film(found.cell, found.attempt, name);
       if (growing && window.MediaSource) {
-        video.autoplay = true;
         this.stop = grow(video, at, () => this.ask(found.cell, found.attempt));
       } else video.src = at;
       const told = found.sides ? `${"ab"[i]}: ${side.name} · ${cameraOf(name)}` : cameraOf(name);

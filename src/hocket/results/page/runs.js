@@ -44,7 +44,7 @@ class Runs {
 
   value(line, name) {
     if (["policy", "env", "host", "code"].includes(name)) return line[name] ?? "";
-    const plain = { run: line.name, state: stateOf(line), began: line.began || line.written, episodes: line.training ? line.training.env_steps : line.done,
+    const plain = { run: line.name, sweep: sweepOf(line), state: stateOf(line), began: line.began || line.written, episodes: line.training ? line.training.env_steps : line.done,
       success: successOf(line)?.value ?? null, errors: line.errors ?? null, against: this.pairs.get(line.name)?.difference ?? null };
     return name in plain ? plain[name] : (line.settings || {})[name] ?? "";
   }
@@ -56,7 +56,7 @@ class Runs {
   }
 
   drawNow() {
-    const words_ = byId("run-find").value.toLowerCase().split(/\s+/).filter((one) => one), group = this.drawSelect("run-group", ["", "policy", ...this.settings.filter((one) => one !== "policy")], "nothing");
+    const words_ = byId("run-find").value.toLowerCase().split(/\s+/).filter((one) => one), group = this.drawSelect("run-group", ["", "sweep", ...this.settings], "nothing");
     const [name, sign] = this.sort, matches = (line) => words_.every((word) => line.found.includes(word) || stateOf(line).includes(word));
     const order = (a, b) => {
       const [x, y] = [this.value(a, name), this.value(b, name)];
@@ -104,7 +104,7 @@ class Runs {
       const button = el("button", "", `${titles[name] || name}${isBy ? (sign > 0 ? " ▲" : " ▼") : ""}`, { type: "button" });
       button.dataset.sort = name;
       button.addEventListener("click", () => { this.sort = [name, isBy ? -sign : ["success", "began", "against"].includes(name) ? -1 : 1]; this.stamp = ""; this.draw(); });
-      const head = el("th", "", button);
+      const head = el("th", ["episodes", "errors"].includes(name) ? "n" : "", button);
       head.setAttribute("aria-sort", isBy ? (sign > 0 ? "ascending" : "descending") : "none");
       return head;
     })]));
@@ -197,7 +197,7 @@ class Runs {
     if (!over) return;
     const series = new Map(), at = (line) => (over === "training step" ? stepOf(line) : this.value(line, over));
     for (const line of this.shown) {
-      const rate = successOf(line), x = at(line), key = group ? String(this.value(line, group)) : "all runs";
+      const rate = successOf(line), x = at(line), key = String(this.value(line, group || "sweep"));
       if (rate && typeof x === "number") series.set(key, [...(series.get(key) || []), { x, ...rate, name: line.name }]);
     }
     byId("run-chart").replaceChildren(sweepChart([...series], over));
@@ -261,12 +261,15 @@ function rateOf(line) {
   return parts.length ? parts : [el("span", "quiet", "-")];
 }
 
-/** The training step that a checkpoint's name tells: the last number in it. */
+/** A policy with where its weights are, which may name the training step, and that step: the last number in it. */
+const weightsOf = (line) => [line.policy, ...["weights", "checkpoint", "path"].map((name) => (line.settings || {})[`policy_config.${name}`])].filter((one) => one).join(" ");
+const STEP = /(\d{2,})(k\b)?(?!.*\d{2})/;
 function stepOf(line) {
-  const text = [line.policy, ...["policy_config.weights", "policy_config.checkpoint", "policy_config.path"].map((name) => (line.settings || {})[name] || "")].join("/");
-  const found = /(\d+)(?:k\b)?(?!.*\d)/.exec(text.replace(/[\d.]*\.(pt|npz|safetensors|yaml)\b/g, ""));
-  return line.training ? line.training.env_steps : found ? Number(found[1]) * (/^\d+k\b/.test(found[0]) ? 1000 : 1) : null;
+  const found = STEP.exec(weightsOf(line));
+  return line.training ? line.training.env_steps || null : found ? Number(found[1]) * (found[2] ? 1000 : 1) : null;
 }
+/** What all checkpoints of one training are called. */
+const sweepOf = (line) => (line.training ? line.name : weightsOf(line).replace(STEP, "…"));
 
 const dateOf = (at) => new Date(1000 * at).toLocaleString("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" });
 

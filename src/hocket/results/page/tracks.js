@@ -31,7 +31,7 @@ class Tracks {
     this.split = split === null ? null : chunkAt(first, split + 1).first;
     const rows = sides.map((look, i) => ({ name: pair ? `decisions of ${"ab"[i]}` : "decisions", look, side: i, height: DECISIONS }));
     if (first.chunks.some((one) => one.delivered !== undefined)) rows.push(policyRow(first));
-    rows.push(curveRow("reward", sides.map((one) => steady(one.rewards)), null));
+    if (first.rewards.length) rows.push(curveRow("reward", sides.map((one) => steady(one.rewards)), null));
     const of = (name, values, range, beyond) => curveRow(name, values.map(steady), range, beyond);
     const actions = first.actions.map((_, i) => of(first.actions.length > 1 ? `action[${i}]` : "action",
       sides.map((one) => one.actions[i] || []), first.ranges[i], pair ? [] : beyond(first, i)));
