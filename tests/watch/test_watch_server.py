@@ -236,7 +236,7 @@ def test_borders_of_chunks_and_films_are_told_with_an_episode(run: Path, address
         inside = page.until("inside")
     assert (found["outcome"], found["films"]) == ("F", ["front.mp4"])
     assert inside["key"] == "2-0"
-    assert [one["end"] for one in inside["look"]["chunks"]] == [8, 16]
+    assert inside["look"]["times"]["steps"] == [8, 8]
 
 
 def test_a_folder_lists_its_runs_and_leads_to_each(run: Path, tmp_path: Path) -> None:

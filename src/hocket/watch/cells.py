@@ -28,7 +28,6 @@ from hocket.results.page.planned import NOTHING, numbers_in
 from hocket.results.scores import VALUES, bounds, rate_of_trials
 
 LETTERS = {outcome.value: letter for outcome, letter in LETTER_OF.items()}
-NAMES = {letter: outcome for outcome, letter in LETTERS.items()}
 PENDING, LOST = ".", "L"
 _VALUES = {ord(LETTER_OF[outcome]): value for outcome, value in VALUES.items()}
 _MOST_GAPS = 500
@@ -48,11 +47,6 @@ class EndedCell(NamedTuple):
     seconds: float
     total_reward: float | None
     error: str | None
-
-    @property
-    def told(self) -> str:
-        """How it ended, for people."""
-        return NAMES.get(self.outcome, "lost")
 
 
 class Cells:

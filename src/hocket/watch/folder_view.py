@@ -31,8 +31,8 @@ _POLL_S, _AT_ONCE_S = 2.0, 0.4
 """Seconds between two readings, and those after which what was read is told."""
 _MOST_PAIRED = 100
 """Runs that are compared with one at once."""
-_SPARKS = 40
-"""Points of a curve in a line."""
+_SPARKS = ("eval/success", "train/success")
+"""The curves of a training run that its line has."""
 
 
 def is_run(folder: Path) -> bool:
@@ -151,22 +151,18 @@ def _line(name: str, path: Path, status: Mapping[str, Any] | None, *, alive: boo
     line |= {"began": told.get("began"), "host": told.get("host")}
     line["left_s"] = told.get("left_s") if alive else None
     try:
-        report = None if alive else _report_of(path)
-        if report is not None:
-            line |= _reported(report)
-            return line
-        about, config = load_about(path), dict[str, Any]()
+        if not alive and (report := _report_of(path)) is not None:
+            return line | _reported(report)
+        line["code"] = load_about(path).get("code")
         with contextlib.suppress(HocketError):
-            config = load_run(path)
-        line |= _settings(config, about)
+            line["config"] = load_run(path)
         if RunFolder.at(path).ledger.exists():
-            line |= _counted(path)
-        else:
-            curves = Curves(path)
-            curves.update()
-            found = curves.all()
-            line |= {"training": curves.about(), "evaluations": found["evaluations"][-1:]}
-            line["sparks"] = _sparks(found["points"])
+            return line | _counted(path)
+        curves = Curves(path)
+        curves.update()
+        found = curves.all()
+        line |= {"training": curves.about(), "evaluations": found["evaluations"][-1:]}
+        line["points"] = {name: found["points"].get(name, []) for name in _SPARKS}
     except (HocketError, OSError, ValueError) as exc:
         line["error"] = str(exc)
     return line
@@ -195,52 +191,16 @@ def _report_of(path: Path) -> dict[str, Any] | None:
 
 def _reported(report: Mapping[str, Any]) -> Line:
     overall = report["overall"]
-    rate = {"value": overall["rate"], "interval": overall["interval"], "errors": overall["errors"]}
-    judged = overall["n"] - overall.get("finished", 0)
     done = overall["n"] + overall["errors"]
-    line = {"planned": report.get("planned", done), "done": done, "errors": overall["errors"]}
-    line["rate"] = {**rate, "n": judged}
-    return {**_settings(report.get("config") or {}, report.get("provenance") or {}), **line}
-
-
-def _settings(config: Mapping[str, Any], about: Mapping[str, Any]) -> Line:
-    """What a run was of, with what: settings by their names with dots, without those that are
-    unset."""
-    flat = dict(_flat(config))
-    code = about.get("code") or {}
-    told = [
-        f"{name} {str(known)[:7]}{'+' if one.get('changed') else ''}"
-        for name, one in code.items()
-        if isinstance(one, Mapping) and (known := one.get("commit") or one.get("sha256"))
-    ]
-    versions = about.get("versions") or {}
-    told = told or [f"hocket {versions['hocket']}"] if "hocket" in versions else told
-    hardware = about.get("hardware") or {}
-    cpu = {"cpu": hardware.get("cpu")} if isinstance(hardware, Mapping) else {}
+    rate = {"value": overall["rate"], "interval": overall["interval"]}
+    rate["n"] = overall["n"] - overall.get("finished", 0)
+    counts = {"planned": report.get("planned", done), "done": done, "errors": overall["errors"]}
     return {
-        "policy": flat.pop("policy", ""),
-        "env": flat.pop("env", ""),
-        "settings": flat,
-        "code": ", ".join(told),
-        **cpu,
+        "config": report.get("config"),
+        "code": report.get("provenance", {}).get("code"),
+        "rate": rate,
+        **counts,
     }
-
-
-def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        elif isinstance(value, (list, tuple)):
-            if value:
-                yield prefix + key, ", ".join(map(str, value))
-        elif value is not None and value != "":
-            yield prefix + key, value
-
-
-def _sparks(points: Mapping[str, list[list[float]]]) -> list[list[float]]:
-    """Points of the success of a training run, evaluated where that was done."""
-    found = points.get("eval/success") or points.get("train/success") or []
-    return found[:: max(1, len(found) // _SPARKS)]
 
 
 def _counted(path: Path) -> Line:

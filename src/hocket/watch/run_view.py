@@ -139,31 +139,22 @@ class RunView:
         cells = self._need(cell)
         trial, ended, lost = cells.plan.trial(cell), cells.episode(cell), cells.lost_at(cell)
         last = ended.attempt if ended is not None else max(0, cells.attempts(cell) - 1)
-        tries = [{"attempt": number, "told": "lost"} for number in lost if number != last]
-        tries.append({"attempt": last, "told": "running" if ended is None else ended.told})
-        if attempt is not None and attempt != last and attempt in lost:
-            return {
-                "cell": cell,
-                "attempt": attempt,
-                "outcome": LOST,
-                "verdict": "lost, and run again",
-                "films": list(self._films(cell, attempt)),
-                "attempts": tries,
-                "rate": self._control_rate(trial),
-                **told_of(lost[attempt]),
-            }
-        attempt = last
+        tries = {**dict.fromkeys(lost, LOST), last: "." if ended is None else ended.outcome}
+        is_lost = attempt is not None and attempt != last and attempt in lost
+        number = attempt if is_lost and attempt is not None else last
         found: dict[str, Any] = {
             "cell": cell,
             "trial": trial.id,
-            "attempt": attempt,
-            "attempts": tries,
-            "outcome": "." if ended is None else ended.outcome,
-            "films": list(self._films(cell, attempt)),
-            "growing": list(self._films(cell, attempt, grows=True)) if ended is None else [],
+            "attempt": number,
+            "attempts": sorted(tries.items()),
+            "outcome": tries[number],
+            "films": list(self._films(cell, number)),
+            "growing": list(self._films(cell, number, grows=True)) if tries[number] == "." else [],
             "label": self._labels.get(trial.id, ""),
             "rate": self._control_rate(trial),
         }
+        if is_lost:
+            return {**found, **told_of(lost[number])}
         lane = next((one for one in self._lanes if one.get("cell") == cell), None)
         if ended is not None:
             found |= {

@@ -33,11 +33,12 @@ class EpisodeList {
     const { state, grid } = this, found = { cell, outcome: grid.letter(cell), films: state.films[cell] || [] };
     for (const [name, values] of Object.entries(this.columns || {})) if (values[cell] !== null) found[name] = values[cell];
     const lost = (state.lost || {})[cell] || [], one = lost.find((each) => each.attempt === attempt), error = (state.errors || {})[cell];
-    const attempts = [...lost.map((each) => ({ attempt: each.attempt, told: each.attempt === found.attempt ? this.verdict(cell) : "lost" })),
-      ...(lost.some((each) => each.attempt === found.attempt) || grid.letter(cell) === "." ? [] : [{ attempt: found.attempt, told: this.verdict(cell) }])];
+    const letters = new Map(lost.map((each) => [each.attempt, "L"]));
+    if (found.outcome !== ".") letters.set(found.attempt, found.outcome);
+    const attempts = [...letters].sort((a, b) => a[0] - b[0]);
     if (one && !(one.attempt === found.attempt && found.films.length)) {
       const outcome = one.attempt === found.attempt ? found.outcome : "L";
-      return { cell, attempts, ...one, outcome, verdict: outcome === "L" ? "lost, and run again" : this.verdict(cell), steps: outcome === "L" ? undefined : found.steps };
+      return { cell, attempts, ...one, outcome, steps: outcome === "L" ? undefined : found.steps };
     }
     return { ...found, attempts, verdict: this.verdict(cell), label: state.labels[cell] || "", error: error?.error, own: error?.own };
   }

@@ -1,33 +1,31 @@
 """One episode looked into: what was observed, answered, executed and rewarded, by step.
 
 It is read from the run's tables `steps` and `chunks` and from what lies in the attempt's folder,
-and told as plain data: `tracks.js` draws it.
+and told as plain data: `tracks.js` makes chunks of it and draws it.
 """
 
 from __future__ import annotations
 
 import base64
 import itertools
-import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from hocket.core.data import Array, Trial
+from hocket.core.data import Array, Episode, Outcome, Trial
 from hocket.core.specs import EnvSpec
 from hocket.errors import HocketError
 from hocket.records.answers import load_answers
 from hocket.records.chunks import load_chunks
 from hocket.records.folder import RunFolder
 from hocket.records.ledger.view import LedgerView
-from hocket.records.step_rows import load_steps
+from hocket.records.step_rows import StepFile, load_steps, table_of
 from hocket.workers.sinks.encoder import exact_rate, read_pictures
 from hocket.workers.sinks.pictures import encode_png
-from hocket.workers.sinks.steps import ERROR_FILE, Layout, load_error_steps, read_layout
+from hocket.workers.sinks.steps import ERROR_FILE, read_layout
 from hocket.workers.sinks.video import stride_of, videos_in
 
 Look = dict[str, Any]
@@ -39,40 +37,25 @@ _MOST_VALUES = 60_000
 """Values of all of them together; of more, every second step is left out until they are fewer."""
 _MOST_PICTURED = 6 << 20
 """Bytes of pictures that go with one episode."""
-_TIMES = ("chunk", "requested", "batched", "inferred", "delivered", "batch_size", "policy_version")
-
-
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    """The steps of one attempt, the reset first."""
-
-    columns: Mapping[str, Array]
-    states: Sequence[Sequence[float] | None]
-    prompt: str
-    layout: Layout
+_TIMES = ("chunk", "steps", "requested", "batched", "inferred", "delivered", "batch_size")
 
 
 def looks_into(folder: Path, made: Sequence[Made]) -> Iterator[tuple[Made, Look]]:
-    """Yield what is known of each of these attempts, in their order; nothing of those that left no
-    steps. The run may still go on."""
+    """Yield what is known of each of these attempts, in their order; nothing of those that left
+    neither steps nor chunks. The run may still go on."""
     root = RunFolder.at(folder)
     with LedgerView.open(root) as ledger:
         specs = ledger.specs()
-    steps, times = _by_trial(load_steps, folder, made), _by_trial(load_chunks, folder, made)
+    steps, chunks = _by_trial(load_steps, folder, made), _by_trial(load_chunks, folder, made)
     for trial, attempt in made:
-        home, rows = root.attempt(trial, attempt), None
-        if (table := steps.get((trial.id, attempt))) is not None:
-            rows = _rows_of(table)
-        elif (home / ERROR_FILE).is_file():
-            rows = _rows_of_error(home / ERROR_FILE)
-        chunks = times.get((trial.id, attempt))
-        if rows is None or not len(rows.states):
-            rows = None if chunks is None else _rows_of_chunks(chunks)
-        if rows is not None:
-            look = _look(rows, specs.get((trial.suite, trial.task)))
-            look["chunks"] = _chunks(rows, chunks)
-            look |= _answered(home) | _pictured(home, look)
-            yield (trial, attempt), look
+        home, look = root.attempt(trial, attempt), dict[str, Any]()
+        rows = steps.get((trial.id, attempt), _left_by(home / ERROR_FILE, trial, attempt))
+        if (times := chunks.get((trial.id, attempt))) is not None:
+            look["times"] = {name: times[name].to_pylist() for name in _TIMES}
+        if rows is not None and rows.num_rows:
+            look |= _of_steps(rows) | _pictured(home, rows)
+        if look:
+            yield (trial, attempt), look | _of_env(specs.get(trial[:2])) | _answered(home)
 
 
 def _by_trial(load: Any, folder: Path, made: Sequence[Made]) -> dict[tuple[str, int], pa.Table]:
@@ -90,134 +73,68 @@ def _by_trial(load: Any, folder: Path, made: Sequence[Made]) -> dict[tuple[str, 
     return found
 
 
-def _rows_of(table: pa.Table) -> _Rows:
-    names = ("step", "chunk", "age", "reward")
-    columns = {name: table[name].to_numpy() for name in names}
-    columns["success"] = np.array([bool(one) for one in table["success"].to_pylist()])
-    actions = table["action"].to_pylist()
-    width = max((len(one) for one in actions if one), default=0)
-    columns["action"] = np.array([one or [np.nan] * width for one in actions], float)
-    layout = read_layout(table["layout"][0].as_py() or "{}")
-    return _Rows(columns, table["state"].to_pylist(), table["prompt"][0].as_py() or "", layout)
-
-
-def _rows_of_chunks(table: pa.Table) -> _Rows:
-    """Where steps were not recorded: how many there were of each chunk."""
-    numbers = np.repeat(table["chunk"].to_numpy(), table["steps"].to_numpy())
-    count = len(numbers) + 1
-    columns = {"step": np.arange(count), "chunk": np.r_[-1, numbers], "age": np.zeros(count, int)}
-    columns |= {"reward": np.full(count, np.nan), "action": np.zeros((count, 0))}
-    return _Rows({**columns, "success": np.zeros(count, bool)}, [None] * count, "", {})
-
-
-def _rows_of_error(path: Path) -> _Rows | None:
+def _left_by(path: Path, trial: Trial, attempt: int) -> pa.Table | None:
+    """The steps that an attempt left which was lost."""
     try:
-        rows = load_error_steps(path)
         with np.load(path, allow_pickle=False) as file:
-            said = json.loads(file["said"].tobytes())
-    except (HocketError, ValueError, KeyError):
+            found = StepFile(file["rows"], file["said"])
+        episode = Episode(trial, attempt, Outcome.ERROR, 0, 0.0)
+        return table_of(found.rows.dtype, [(episode, found)])
+    except (OSError, ValueError, KeyError):
         return None
-    columns = {name: rows[name] for name in ("step", "chunk", "age", "reward")}
-    columns |= {"success": rows["success"] == 1, "action": rows["action"].astype(float)}
-    told = zip(rows["state"], rows["has_state"], strict=True)
-    states = [state.tolist() if is_there else None for state, is_there in told]
-    return _Rows(columns, states, said["prompt"], read_layout(json.dumps(said["layout"])))
 
 
-def _look(rows: _Rows, spec: EnvSpec | None) -> Look:
-    columns, rate = rows.columns, None if spec is None else spec.task.control_rate
-    bounds = None if spec is None else (spec.action.low.ravel(), spec.action.high.ravel())
-    actions = columns["action"][1:].T
-    return {
-        "prompt": rows.prompt,
-        "steps": len(columns["step"]) - 1,
-        "rate": float(exact_rate(rate)),
-        "stride": stride_of(rate),
-        "rewards": _short(columns["reward"][1:]) if len(actions) else [],
-        "success": (np.flatnonzero(columns["success"])).tolist()[:1],
-        "actions": [_short(one) for one in actions],
-        "ranges": _ranges(bounds, len(actions)),
-        "states": _states(rows),
-    }
+def _of_env(spec: EnvSpec | None) -> Look:
+    """How many steps a second there are, every which of them a film shows, and what an action may
+    be."""
+    rate = None if spec is None else spec.task.control_rate
+    found: Look = {"rate": float(exact_rate(rate)), "stride": stride_of(rate)}
+    if spec is not None:
+        found["ranges"] = [_short(one.ravel()) for one in (spec.action.low, spec.action.high)]
+    return found
 
 
-def _ranges(bounds: tuple[Array, Array] | None, count: int) -> list[list[float] | None]:
-    """The least and the most of each number of an action, as the env says; None where it says
-    nothing that a curve could be drawn in."""
-    if bounds is None or len(bounds[0]) != count:
-        return [None] * count
-    pairs = np.stack(bounds, axis=1)
-    sound = np.isfinite(pairs).all(axis=1) & (np.abs(pairs) < 1e6).all(axis=1)
-    return [pair if fits else None for pair, fits in zip(pairs.tolist(), sound, strict=True)]
-
-
-def _states(rows: _Rows) -> Look:
-    """What was observed, at the steps at which it was: a name and values for each number."""
-    at = [i for i, state in enumerate(rows.states) if state]
-    names = [
-        f"{key.removeprefix('observation/')}[{i}]"
-        for key, array in rows.layout.items()
-        for i in range(array.size)
-    ]
-    shown = min(len(names), _MOST_NUMBERS)
+def _of_steps(rows: pa.Table) -> Look:
+    """Of each step its chunk, how old what that was of had become, the reward and the action; and
+    what was observed, at the steps at which it was (step 0 is the reset)."""
+    layout = read_layout(rows["layout"][0].as_py() or "{}")
+    states = rows["state"].to_pylist()
+    at = [step for step, state in enumerate(states) if state]
+    shown = min(sum(array.size for array in layout.values()), _MOST_NUMBERS)
     while len(at) * shown > _MOST_VALUES:
         at = at[::2]
-    values = np.array([(rows.states[i] or ())[:shown] for i in at], float).reshape(len(at), shown)
+    values = np.array([states[step][:shown] for step in at], float).reshape(len(at), shown)
+    executed = rows.slice(1)
+    actions = np.array(executed["action"].to_pylist(), float).reshape(executed.num_rows, -1)
     return {
-        "names": names[:shown],
-        "at": at,
-        "values": [_short(one) for one in values.T],
-        "more": len(names) - shown,
+        "prompt": rows["prompt"][0].as_py() or "",
+        "chunk": executed["chunk"].to_pylist(),
+        "age": executed["age"].to_pylist(),
+        "rewards": _short(executed["reward"].to_numpy()),
+        "actions": [_short(one) for one in actions.T],
+        "layout": [(key, array.size) for key, array in layout.items()],
+        "states": {"at": at, "values": [_short(one) for one in values.T]},
     }
-
-
-def _chunks(rows: _Rows, times: pa.Table | None) -> list[dict[str, Any]]:
-    """Each chunk of which steps were executed: the steps before and at its end, how many steps late
-    its first was (`late`), and when the policy was at it, in seconds since it was asked."""
-    number, age = rows.columns["chunk"][1:], rows.columns["age"][1:]
-    if not len(number):
-        return []
-    begins = np.flatnonzero(np.r_[True, number[1:] != number[:-1]])
-    ends = np.r_[begins[1:], len(number)]
-    known: dict[int, dict[str, Any]] = {}
-    if times is not None:
-        known = {row["chunk"]: row for row in times.select(_TIMES).to_pylist()}
-    found = []
-    for first, end in zip(begins.tolist(), ends.tolist(), strict=True):
-        one = {"chunk": int(number[first]), "first": first, "end": end, "late": int(age[first])}
-        row = known.get(one["chunk"], {})
-        if row.get("delivered") is not None and row["requested"] is not None:
-            since = row["requested"]
-            one |= {
-                key: round(row[key] - since, 6)
-                for key in ("batched", "inferred", "delivered")
-                if row[key] is not None
-            }
-            one |= {"batch": row["batch_size"], "version": row["policy_version"]}
-        found.append(one)
-    return found
 
 
 def _answered(home: Path) -> Look:
     """The whole answers of the policy, where they are kept."""
     try:
         answers = load_answers(home)
-        if not answers:
-            return {}
-        actions = [[_short(step) for step in chunk] for chunk in answers["actions"]]
+        actions = [[_short(step) for step in chunk] for chunk in answers.get("actions", ())]
         return {"answers": {"asked": answers["asked"].tolist(), "actions": actions}}
     except (OSError, ValueError, KeyError):
         return {}
 
 
-def _pictured(home: Path, look: Look) -> Look:
+def _pictured(home: Path, rows: pa.Table) -> Look:
     """The pictures at each decision to the pixel, where every picture was kept, or made again from
     the states: `hocket video RUN --images`."""
-    found: dict[str, dict[int, str]] = {}
-    wanted, room = {max(0, one["first"] - one["late"]) for one in look["chunks"]}, _MOST_PICTURED
+    found, room = dict[str, dict[int, str]](), _MOST_PICTURED
+    wanted = set((rows["step"].to_numpy() - 1 - rows["age"].to_numpy())[1:].tolist())
     for camera, path in videos_in(home, lossless=True).items():
         try:
-            for step, frame in enumerate(read_pictures(path, look["steps"] + 1)):
+            for step, frame in enumerate(read_pictures(path, rows.num_rows)):
                 if step in wanted and room > 0:
                     png = base64.b64encode(encode_png(frame)).decode()
                     room -= len(png)

@@ -21,7 +21,7 @@ function open(cell, attempt = null, at = null) {
   grid.chosen = cell;
   grid.draw();
   state.wanted = { cell, at };
-  if (state.pairs) { if (state.pairs[cell]) player.show({ cell, outcome: grid.letter(cell), verdict: grid.told(cell), sides: state.pairs[cell] }, nameOf(cell), at); }
+  if (state.pairs) { if (state.pairs[cell]) player.show({ cell, outcome: grid.letter(cell), verdict: grid.told(cell), sides: state.pairs[cell].map((one) => ({ ...one, look: understood(one.look) })) }, nameOf(cell), at); }
   else if (embedded) showEpisode(list.episode(cell, attempt));
   else say({ episode: cell, attempt });
 }

@@ -35,7 +35,7 @@ class Player {
 
   /** What is inside the episode has come. */
   inside(key, look) {
-    this.looks.set(key, look);
+    this.looks.set(key, look && understood(look));
     if (this.shown) this.learn();
   }
 
@@ -247,8 +247,8 @@ class Player {
     this.error.hidden = !found.error;
     const tries = found.attempts || [];
     this.tries.hidden = tries.length < 2;
-    this.tries.replaceChildren(...tries.map(({ attempt, told }) => {
-      const button = el("button", "", `attempt ${attempt + 1}, ${told}`, { type: "button" });
+    this.tries.replaceChildren(...tries.map(([attempt, letter]) => {
+      const button = el("button", "", `attempt ${attempt + 1}, ${letter === "." ? "running" : NAMES[letter]}`, { type: "button" });
       button.setAttribute("aria-pressed", String(attempt === found.attempt));
       button.addEventListener("click", () => this.ask(found.cell, attempt));
       return button;

@@ -22,6 +22,8 @@ class Runs {
     byId("runs").hidden = false;
     this.unread = message.unread;
     for (const line of message.runs) {
+      const { policy = "", env = "", ...settings } = flatOf(line.config || {});
+      Object.assign(line, { policy, env, settings, code: codeOf(line.code || {}), sparks: sparksOf(line.points || {}) });
       line.found = [line.name, line.policy, line.env, line.code, line.host, ...Object.entries(line.settings || {}).map(([key, value]) => `${key}=${value}`), `policy=${line.policy}`, `env=${line.env}`].join("\n").toLowerCase();
       this.lines.set(line.name, line);
       for (const known of [this.rows, this.pairs]) known.delete(line.name);
@@ -229,6 +231,16 @@ class Runs {
     place.tabIndex = -1;
     place.focus({ preventScroll: true });
   }
+}
+
+/** The code that a run was made with: names and how its commit or its digest begins; a plus where it was changed since. */
+const codeOf = (code) => Object.entries(code).map(([name, one]) => [name, one.commit || one.sha256, one.changed]).filter(([, known]) => known)
+  .map(([name, known, changed]) => `${name} ${String(known).slice(0, 7)}${changed ? "+" : ""}`).join(", ");
+
+/** Some forty points of the success of a training run, evaluated where that was done. */
+function sparksOf(points) {
+  const found = ["eval/success", "train/success"].map((name) => points[name] || []).find((some) => some.length) || [];
+  return found.filter((_, i) => i % Math.max(1, Math.floor(found.length / 40)) === 0);
 }
 
 function stateOf(line) {

@@ -129,6 +129,27 @@ class Tracks {
   }
 }
 
+/** What is told of an attempt, with its steps counted and made chunks of: the steps before and at the end of each, how many
+ * steps late its first was (`late`), and when the policy was at it, in seconds since it was asked. */
+function understood(look) {
+  const { times, age = [], layout = [], ranges = [[], []] } = look, numbers = look.chunk || (times?.chunk || []).flatMap((n, i) => new Array(times.steps[i]).fill(n));
+  const rows = new Map((times?.chunk || []).map((number, i) => [number, i])), chunks = [];
+  numbers.forEach((number, step) => {
+    if (chunks.at(-1)?.chunk === number) { chunks.at(-1).end = step + 1; return; }
+    const one = { chunk: number, first: step, end: step + 1, late: age[step] || 0 }, row = rows.get(number);
+    if (row !== undefined && typeof times.delivered[row] === "number" && typeof times.requested[row] === "number") {
+      for (const name of ["batched", "inferred", "delivered"]) one[name] = times[name][row] - times.requested[row];
+      one.batch = times.batch_size[row];
+    }
+    chunks.push(one);
+  });
+  const names = layout.flatMap(([key, size]) => Array.from({ length: size }, (_, i) => `${key.replace(/^observation\//, "")}${size > 1 ? `[${i}]` : ""}`));
+  const states = look.states || { at: [], values: [] }, actions = look.actions || [], isSound = (bound) => typeof bound === "number" && Math.abs(bound) < 1e6;
+  return { ...look, steps: numbers.length, chunks, actions, rewards: look.rewards || [],
+    ranges: actions.map((_, i) => (isSound(ranges[0][i]) && isSound(ranges[1][i]) ? [ranges[0][i], ranges[1][i]] : null)),
+    states: { ...states, names: names.slice(0, states.values.length), more: names.length - states.values.length } };
+}
+
 /** Values that are good from one step to the next, as points: value i is of step i + 1. */
 const steady = (values) => values.map((value, i) => [i + 1, value]);
 
