@@ -216,7 +216,7 @@ class Grid {
   /** The seeds above their columns, or every fifth where there are many. */
   paintHeads(pen, top, step) {
     const every = this.heads.length <= 12 ? 1 : 5;
-    pen.fillStyle = colour("faint");
+    pen.fillStyle = colour("soft");
     pen.font = "11px system-ui, sans-serif";
     pen.textAlign = "center";
     this.heads.forEach((seed, i) => { if (i % every === 0) pen.fillText(seed, this.left + i * step + this.wide / 2, 1 - top); });

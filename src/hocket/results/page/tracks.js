@@ -86,7 +86,7 @@ class Tracks {
   paint() {
     const wide = this.rows[0]?.canvas.clientWidth;
     if (!wide) return;
-    const colours = Object.fromEntries(["ink", "faint", "line", "accent", "failure", "inferring", "waiting", "error", "pending", "hover"].map((name) => [name, colour(name)]));
+    const colours = Object.fromEntries(["ink", "soft", "line", "accent", "failure", "inferring", "waiting", "error", "pending", "hover"].map((name) => [name, colour(name)]));
     for (const row of this.rows) if (row.canvas.offsetParent) this.paintRow(row, wide, colours);
     this.move(this.step);
   }
@@ -120,7 +120,7 @@ class Tracks {
     pen.fillStyle = colours.inferring;
     (look.answers?.actions || []).forEach((answer, i) => {
       const asked = look.answers.asked[i], end = Math.min(this.steps, asked + answer.filter((step) => step[0] !== null).length);
-      pen.globalAlpha = 0.28;
+      pen.globalAlpha = 0.4;
       pen.fillRect(x(asked) + 0.5, half + 1 + (i % 2) * 5, Math.max(1, x(end) - x(asked) - 1), 4);
     });
     pen.globalAlpha = 1;
@@ -204,10 +204,10 @@ function curveRow(name, lines, range, more = []) {
       if (points.length < 20 && !more.includes(points)) for (const [at, value] of points) if (value !== null) pen.fillRect(x(at) - 1, y(value) - 1, 2, 2);
       pen.globalAlpha = 1;
     };
-    Object.assign(pen, { fillStyle: colours.faint, font: "9px system-ui, sans-serif" });
+    Object.assign(pen, { fillStyle: colours.soft, font: "9px system-ui, sans-serif" });
     pen.fillText(figure(high), 2, 9);
     pen.fillText(figure(low), 2, tall - 2);
-    for (const points of more) draw(points, colours.inferring, 1, 0.45);
+    for (const points of more) draw(points, colours.inferring, 1, 0.75);
     lines.forEach((points, i) => { pen.fillStyle = colours[SIDES[i]]; draw(points, colours[SIDES[i]], 1.5, 1); });
   };
   return { name, height: TRACK, told, paint, low, high };
@@ -216,7 +216,8 @@ function curveRow(name, lines, range, more = []) {
 /** How long each decision waited for its batch and was inferred, as bars where the policy looked. */
 function policyRow(look) {
   const known = look.chunks.filter((one) => one.delivered !== undefined);
-  const top = Math.max(1e-6, ...known.map((one) => one.delivered)), ms = (seconds) => figure(1e3 * seconds);
+  // A few that took far longer, such as the first, would leave nothing to be seen of the others.
+  const sorted = known.map((one) => one.delivered).sort((a, b) => a - b), top = Math.max(1e-6, 1.3 * sorted[Math.floor(0.9 * (sorted.length - 1))]), ms = (seconds) => figure(1e3 * seconds);
   const told = (step) => {
     const one = chunkAt(look, step);
     return one.delivered === undefined ? "" : `${ms(one.delivered)} ms`;
@@ -224,7 +225,7 @@ function policyRow(look) {
   const paint = (pen, x, tall, colours) => {
     for (const one of known) {
       const left = x(one.first - one.late) + 1, wide = Math.max(3, Math.min(12, x(one.end) - x(one.first) - 2));
-      const y = (seconds) => (tall - 2) * (seconds / top), waited = y(one.batched || 0), all = y(one.delivered);
+      const y = (seconds) => Math.min(tall - 2, (tall - 2) * (seconds / top)), waited = y(one.batched || 0), all = y(one.delivered);
       pen.fillStyle = colours.waiting;
       pen.fillRect(left, tall - waited, wide, waited);
       pen.fillStyle = colours.inferring;
