@@ -31,13 +31,13 @@ const DRAWN = {
     el("div", "", [el("dt", "", name), el("dd", "", [told, el("small", "", unit)])]))),
 
   note: (found) => (found.kind === "h3" ? el("h3", "", words(found.words)) : el("p", found.kind, words(found.words))),
-  pre: ({ text }) => el("pre", "wrap", text),
+  pre: ({ text }) => el("pre", "wrap", text, { tabIndex: 0 }),
 
   table({ heads, rows, right = [], kind }) {
     const side = (index) => (right.includes(index) ? "n" : kind || "");
     const head = el("tr", "", heads.map((name, i) => el("th", side(i), name)));
     const lines = rows.map((row) => el("tr", "", row.map((cell, i) => el("td", i ? side(i) : "", words(cell)))));
-    return el("div", "scroll", el("table", "", [el("thead", "", head), el("tbody", "", lines)]));
+    return el("div", "scroll", el("table", "", [el("thead", "", head), el("tbody", "", lines)]), { tabIndex: 0 });
   },
 
   /** A dot and a bar for each row, over one scale. */
@@ -58,7 +58,7 @@ const DRAWN = {
       return name;
     });
     const scale = el("div", "ic-row ic-axis", [el("div"), el("div", "ic-scale", names), el("div")], { ariaHidden: "true" });
-    return el("div", rows.length > 45 ? "intervals scroll long" : "intervals", [...lines, scale]);
+    return el("div", rows.length > 45 ? "intervals scroll long" : "intervals", [...lines, scale], rows.length > 45 ? { tabIndex: 0 } : {});
   },
 
   /** Stacked columns of counts. */
@@ -106,7 +106,7 @@ const DRAWN = {
     });
     const files = embedded ? kept.map((one) => el("li", "", [...breakable(`${one.name}: `), ...one.files.flatMap(([name, href]) => [el("a", "", name, { href }), " "])])) : [];
     return el("details", "", [el("summary", "", [el("code", "", headline), own ? el("span", "own", ["in ", el("code", "", own)]) : null, el("small", "", counts)]),
-      el("p", "note", [...hit, more]), cards.length ? el("div", "gallery", cards) : null, el("pre", "", text),
+      el("p", "note", [...hit, more]), cards.length ? el("div", "gallery", cards) : null, el("pre", "", text, { tabIndex: 0 }),
       files.length ? el("p", "note", "What these attempts recorded up to their end:") : null, files.length ? el("ul", "", files) : null]);
   },
 

@@ -7,7 +7,8 @@ class Player {
    * `ask(cell, attempt)` tells again what is known; `moved(found, seconds)` hears where one looks. */
   constructor({ film, label, ask, moved }) {
     Object.assign(this, { film, label, ask, moved, shown: null, step: 0, looks: new Map(), stop: () => {} });
-    theatre.addEventListener("close", () => this.end());
+    // It is told late, perhaps when another episode is shown already.
+    theatre.addEventListener("close", () => theatre.open || this.end());
     theatre.addEventListener("click", (event) => event.target === theatre && theatre.close());
   }
 
@@ -227,7 +228,7 @@ class Player {
     if (!this.glances) this.glances = new WeakMap();
     const glances = this.cameras.flat().map(({ video, name }) => {
       if (!this.glances.has(video)) this.glances.set(video, el("video", "", [], { muted: true, playsInline: true, preload: "auto", src: video.src, title: cameraOf(name), tabIndex: -1 }));
-      const glance = this.glances.get(video), go = () => { glance.currentTime = Math.min((glance.duration || 1e9) - 1e-3, (at + 0.5 * this.look.stride) / this.rate); };
+      const glance = this.glances.get(video), go = () => { if (this.look) glance.currentTime = Math.min((glance.duration || 1e9) - 1e-3, (at + 0.5 * this.look.stride) / this.rate); };
       if (glance.readyState) go();
       else glance.addEventListener("loadedmetadata", go, { once: true });
       return glance;
@@ -243,7 +244,7 @@ class Player {
       known(found.attempt, (n) => `attempt ${n + 1}`), known(found.lane, (lane) => `on lane ${lane}`), this.label || !found.label ? null : `“${found.label}”`];
     this.sub.replaceChildren(found.outcome ? el("span", `badge k-${KINDS[found.outcome]}`, facts[0]) : facts[0], ...facts.slice(1).filter((fact) => fact).map((fact) => ` · ${fact}`),
       ...Object.entries(extra.told || {}).map(([name, value]) => ` · ${name} ${typeof value === "number" ? figure(value) : value}`), ...(extra.remarks || []).map((text) => el("span", "remark", text)));
-    this.error.replaceChildren(...(found.error ? [found.own ? el("p", "own", ["in ", el("code", "", found.own)]) : null, el("pre", "wrap", found.error)].filter((one) => one) : []));
+    this.error.replaceChildren(...(found.error ? [found.own ? el("p", "own", ["in ", el("code", "", found.own)]) : null, el("pre", "wrap", found.error, { tabIndex: 0 })].filter((one) => one) : []));
     this.error.hidden = !found.error;
     const tries = found.attempts || [];
     this.tries.hidden = tries.length < 2;
