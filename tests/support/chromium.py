@@ -126,9 +126,10 @@ class Page:
         return found
 
     def press(self, key: str) -> None:
-        """Press and release a key."""
+        """Press and release a key: a letter, or a name such as ArrowLeft."""
+        text = {"text": key} if len(key) == 1 else {}
         for kind in ("keyDown", "keyUp"):
-            self.call("Input.dispatchKeyEvent", type=kind, key=key, text=key)
+            self.call("Input.dispatchKeyEvent", type=kind, key=key, **text)
 
     def screenshot(self, path: Path) -> None:
         """The whole page, from top to bottom."""

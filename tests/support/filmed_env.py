@@ -12,11 +12,13 @@ from hocket.core.data import Array
 
 
 class Walk(gymnasium.Env[Any, Any]):
-    """`steps` steps of `step_s` seconds each; even seeds succeed."""
+    """`steps` steps of `step_s` seconds each. That of `raise_seed` raises half-way."""
 
     metadata = {"render_fps": 20}  # noqa: RUF012 - gymnasium's form
 
-    def __init__(self, steps: int = 40, step_s: float = 0.0, size: int = 64) -> None:
+    def __init__(
+        self, steps: int = 40, step_s: float = 0.0, size: int = 64, raise_seed: int = -1
+    ) -> None:
         self.observation_space = gymnasium.spaces.Dict(
             {
                 "image": gymnasium.spaces.Box(0, 255, (size, size, 3), np.uint8),
@@ -25,7 +27,7 @@ class Walk(gymnasium.Env[Any, Any]):
         )
         self.action_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
         self._steps, self._step_s, self._size = steps, step_s, size
-        self._at, self._seed = 0, 0
+        self._at, self._seed, self._raise_seed = 0, 0, raise_seed
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -37,6 +39,8 @@ class Walk(gymnasium.Env[Any, Any]):
     def step(self, action: Array) -> tuple[dict[str, Array], float, bool, bool, dict[str, Any]]:
         time.sleep(self._step_s)
         self._at += 1
+        if self._seed == self._raise_seed and self._at == self._steps // 2:
+            raise RuntimeError("The dot fell.")
         is_over = self._at >= self._steps
         won = is_over and int(self.np_random.integers(3)) > 0
         return self._see(), 0.0, is_over, False, {"success": won}

@@ -232,8 +232,11 @@ def test_borders_of_chunks_and_films_are_told_with_an_episode(run: Path, address
         page.until("snapshot")
         page.say(episode=2)
         found = page.until("episode")
+        page.say(inside=2, attempt=0)
+        inside = page.until("inside")
     assert (found["outcome"], found["films"]) == ("F", ["front.mp4"])
-    assert found["borders"] == [8, 16]
+    assert inside["key"] == "2-0"
+    assert inside["look"]["times"]["steps"] == [8, 8]
 
 
 def test_a_folder_lists_its_runs_and_leads_to_each(run: Path, tmp_path: Path) -> None:

@@ -126,10 +126,11 @@ class StepRows(FileRows[StepFile]):
         alike: dict[Any, list[tuple[Episode, StepFile]]] = {}
         for episode, file in some:
             alike.setdefault(file.rows.dtype, []).append((episode, file))
-        return pa.concat_tables([_alike(dtype, group) for dtype, group in alike.items()])
+        return pa.concat_tables([table_of(dtype, group) for dtype, group in alike.items()])
 
 
-def _alike(dtype: np.dtype[Any], some: Sequence[tuple[Episode, StepFile]]) -> pa.Table:
+def table_of(dtype: np.dtype[Any], some: Sequence[tuple[Episode, StepFile]]) -> pa.Table:
+    """The rows of episodes whose files have this dtype."""
     rows: Array = np.frombuffer(b"".join([file.rows.data for _, file in some]), dtype)
     sizes = [len(file.rows) for _, file in some]
     spread = np.repeat(np.arange(len(some)), sizes)

@@ -102,6 +102,11 @@ class Cells:
             for trial, attempt, error in reversed(rows)
         ]
 
+    def lost_at(self, cell: int) -> dict[int, str]:
+        """The attempts at a trial that were lost, with their errors."""
+        query = "SELECT attempt, error FROM attempts WHERE trial = ? AND error <> ''"
+        return dict(self._rows(f"{query} ORDER BY attempt", (cell + 1,)))
+
     def attempts(self, cell: int) -> int:
         """How many attempts at a trial have begun."""
         ((count,),) = self._rows("SELECT COUNT(*) FROM attempts WHERE trial = ?", (cell + 1,))

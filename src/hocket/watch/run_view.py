@@ -7,29 +7,31 @@ pages that fell behind get the snapshot again.
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from hocket.core.data import Trial
 from hocket.errors import HocketError, RunFolderError
-from hocket.records.chunks import load_chunks
 from hocket.records.folder import RunFolder
 from hocket.records.labels import add_label, labels_file, load_labels
 from hocket.records.ledger.view import LedgerView
 from hocket.records.run_file import load_run
 from hocket.results.page.episodes import plan_json
-from hocket.results.page.faults import headline
+from hocket.results.page.faults import headline, told_of
+from hocket.results.page.look import looks_into
+from hocket.results.page.report_page import report_data
 from hocket.results.showing.live import is_alive, read_status
 from hocket.system.durable import TEMPORARY
-from hocket.watch.cells import Cells, EndedCell, find_twin, plain_rate
+from hocket.watch.cells import LOST, Cells, EndedCell, find_twin, plain_rate
 from hocket.watch.training import Curves
 from hocket.workers.sinks.encoder import exact_rate
 
 _FEED = 40
 """Failures and errors that a page lists."""
-_LONGEST_ERROR = 4000
+_SEARCHED = 400
+"""Those that ended last of which it lists them: the filmed ones first."""
 _OF_STATUS = (
     "phase",
     "began",
@@ -49,6 +51,8 @@ _OF_STATUS = (
 class RunView:
     """A run of which a page is shown. Closing twice is safe."""
 
+    poll_s = 0.5
+
     def __init__(self, folder: Path, name: str) -> None:
         self.folder = folder
         self.name = name
@@ -57,7 +61,7 @@ class RunView:
         self._curves = Curves(folder)
         self._head: dict[str, Any] = {}
         self._lanes: list[dict[str, Any]] = []
-        self._feed: deque[dict[str, Any]] = deque(maxlen=_FEED)
+        self._feed: list[dict[str, Any]] = []
         self._labels: dict[str, str] = {}
         self._labels_at: tuple[int, int] | None = None
         self._lost: object = None
@@ -131,33 +135,48 @@ class RunView:
             change["feed"] = [*change.get("feed", ()), *fresh]
         return {"kind": "change", **change} if change else None
 
-    def episode(self, cell: int) -> dict[str, Any]:
-        """Everything about one trial, for who looks at it."""
+    def episode(self, cell: int, attempt: int | None = None) -> dict[str, Any]:
+        """What is known of one trial, or of an attempt at it that was lost, for who looks at it."""
         cells = self._need(cell)
-        trial, ended = cells.plan[cell], cells.episode(cell)
-        attempt = ended.attempt if ended is not None else max(0, cells.attempts(cell) - 1)
+        trial, ended, lost = cells.plan[cell], cells.episode(cell), cells.lost_at(cell)
+        last = ended.attempt if ended is not None else max(0, cells.attempts(cell) - 1)
+        tries = {**dict.fromkeys(lost, LOST), last: "." if ended is None else ended.outcome}
+        is_lost = attempt is not None and attempt != last and attempt in lost
+        number = attempt if is_lost and attempt is not None else last
         found: dict[str, Any] = {
             "cell": cell,
             "trial": trial.id,
-            "attempt": attempt,
-            "outcome": "." if ended is None else ended.outcome,
-            "films": list(self._films(cell, attempt)),
-            "growing": list(self._films(cell, attempt, grows=True)) if ended is None else [],
+            "attempt": number,
+            "attempts": sorted(tries.items()),
+            "outcome": tries[number],
+            "films": list(self._films(cell, number)),
+            "growing": list(self._films(cell, number, grows=True)) if tries[number] == "." else [],
             "label": self._labels.get(trial.id, ""),
             "rate": self._control_rate(trial),
         }
+        if is_lost:
+            return {**found, **told_of(lost[number])}
         lane = next((one for one in self._lanes if one.get("cell") == cell), None)
         if ended is not None:
             found |= {
                 "steps": ended.steps,
                 "seconds": ended.seconds,
                 "reward": ended.total_reward,
-                "error": (ended.error or "")[:_LONGEST_ERROR],
-                "borders": self._borders(trial),
+                **told_of(ended.error or ""),
             }
         elif lane is not None:
             found |= {"lane": lane["lane"], "borders": lane.get("borders", [])}
         return found
+
+    def inside(self, cell: int, attempt: int) -> dict[str, Any]:
+        """What is inside of an attempt that has ended: nothing where it left no steps."""
+        trial = self._need(cell).plan[cell]
+        found = dict(looks_into(self.folder, [(trial, attempt)]))
+        return found.get((trial, attempt), {})
+
+    def report(self) -> dict[str, Any]:
+        """What the report of a run has that has ended, for a page that is served."""
+        return report_data(self.folder)
 
     def label(self, cell: int, text: str) -> None:
         """Keep a label of a trial's episode; no words take it away."""
@@ -234,15 +253,23 @@ class RunView:
         return lanes
 
     def _begin_feed(self, cells: Cells) -> None:
-        self._feed.extend(self._item(cells, one) for one in cells.last_failed(_FEED))
+        self._add(self._item(cells, one) for one in cells.last_failed(_SEARCHED))
         self._add_lost(cells)
+
+    def _add(self, items: Iterable[dict[str, Any]]) -> None:
+        """List failures that came; of too many the oldest go that have no film."""
+        self._feed.extend(items)
+        while (over := len(self._feed) - _FEED) > 0:
+            bare = [i for i, item in enumerate(self._feed) if not item["films"]][:over]
+            for i in reversed(bare or range(over)):
+                del self._feed[i]
 
     def _tell_ended(self, cells: Cells, ended: list[EndedCell]) -> dict[str, Any]:
         letters: dict[str, list[int]] = {}
         for one in ended:
             letters.setdefault(one.outcome, []).append(one.cell)
         items = [self._item(cells, one) for one in ended if one.outcome in "FE"][-_FEED:]
-        self._feed.extend(items)
+        self._add(items)
         tasks = {int(cells.plan.kind[one.cell]) for one in ended}
         return {
             "cells": letters,
@@ -266,7 +293,7 @@ class RunView:
         known = {(item["cell"], item["attempt"]) for item in self._feed}
         lost = [one for one in cells.lost(_FEED) if (one.cell, one.attempt) not in known]
         new = [self._item(cells, one) for one in lost]
-        self._feed.extend(new)
+        self._add(new)
         return new
 
     def _look_for_films(self) -> list[dict[str, Any]]:
@@ -296,18 +323,6 @@ class RunView:
             return {}
         cells = {trial: self._cells.plan.find(trial) for trial in self._labels}
         return {cell: self._labels[trial] for trial, cell in cells.items() if cell is not None}
-
-    def _borders(self, trial: Trial) -> list[int]:
-        """Steps that an episode had executed at the end of each chunk."""
-        try:
-            rows = load_chunks(self.folder, [trial])
-        except HocketError:
-            return []
-        borders, total = [], 0
-        for steps in rows["steps"].to_pylist():
-            total += steps
-            borders.append(total)
-        return borders
 
     def _control_rate(self, trial: Trial) -> float:
         """Frames a second of a video that is written while the episode runs."""

@@ -28,6 +28,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
 from hocket.errors import HocketError, RunFolderError
+from hocket.results.page.document import as_json
 from hocket.results.showing.live import WANTED_S, picture_file, want
 from hocket.system.exposure import STRANGERS
 from hocket.watch import files
@@ -35,8 +36,6 @@ from hocket.watch.folder_view import FolderView, is_run
 from hocket.watch.guard import Admission, names_of
 from hocket.watch.run_view import RunView
 
-POLL_S = 0.5
-_LIST_POLL_S = 2.0
 _KEPT_CHANGES = 20
 """Changes that a page may be behind before it gets a new snapshot."""
 _LONGEST_MESSAGE = 16 << 10
@@ -61,7 +60,6 @@ class _Channel:
     """A view that is polled for the pages that look at it."""
 
     view: RunView | FolderView
-    poll_s: float
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """A view's connection to its ledger is used by one thread at a time."""
     revision: int = 0
@@ -254,9 +252,28 @@ class WatchServer:
                 lanes = frozenset(int(lane) for lane in asked["look"][:16])
                 channel.looks[id(connection)] = (lanes, time.monotonic() + WANTED_S)
             elif "episode" in asked and isinstance(view, RunView):
+                wanted = None if asked.get("attempt") is None else int(asked["attempt"])
                 async with channel.lock:
-                    found = await asyncio.to_thread(view.episode, int(asked["episode"]))
+                    found = await asyncio.to_thread(view.episode, int(asked["episode"]), wanted)
                 await connection.send(json.dumps({"kind": "episode", **found}))
+            elif "inside" in asked and isinstance(view, RunView):
+                cell, attempt = int(asked["inside"]), int(asked["attempt"])
+                async with channel.lock:
+                    look = await asyncio.to_thread(view.inside, cell, attempt)
+                told = {"kind": "inside", "key": f"{cell}-{attempt}", "look": look or None}
+                await connection.send(as_json(told))
+            elif "compare" in asked and isinstance(view, FolderView):
+                a, b = (str(name) for name in asked["compare"])
+                found = await asyncio.to_thread(view.compare, a, b)
+                await connection.send(as_json(found))
+            elif "against" in asked and isinstance(view, FolderView):
+                pinned, some = str(asked["against"]), [str(name) for name in asked["runs"]]
+                found = await asyncio.to_thread(view.against, pinned, some)
+                await connection.send(as_json(found))
+            elif "report" in asked and isinstance(view, RunView):
+                # It reads the folder by itself, and may take seconds: others go on meanwhile.
+                report = await asyncio.to_thread(view.report)
+                await connection.send(as_json({"kind": "report", "report": report}))
             elif "label" in asked and isinstance(view, RunView):
                 async with channel.lock:
                     view.label(int(asked["cell"]), str(asked["label"]))
@@ -275,11 +292,11 @@ class WatchServer:
                 path = self._folder.names().get(name)
                 if path is None:
                     raise RunFolderError(f"There is no run {name!r} in {self.root}.")
-                channel = _Channel(RunView(path, name), POLL_S)
+                channel = _Channel(RunView(path, name))
             elif self._is_one_run or is_run(self.root):
-                channel = _Channel(RunView(self.root, self.root.name), POLL_S)
+                channel = _Channel(RunView(self.root, self.root.name))
             else:
-                channel = _Channel(self._folder, _LIST_POLL_S)
+                channel = _Channel(self._folder)
             channel.task = asyncio.create_task(self._follow(channel))
             self._channels[name] = channel
         return self._channels[name]
@@ -289,7 +306,7 @@ class WatchServer:
         while True:
             if channel.pages or not channel.revision:
                 await self._poll(channel)
-            await asyncio.sleep(channel.poll_s)
+            await asyncio.sleep(channel.view.poll_s)
 
     async def _poll(self, channel: _Channel) -> None:
         async with channel.lock:

@@ -123,7 +123,7 @@ def test_only_errors_give_no_rate_and_one_traceback_for_alike_ones(tmp_path: Pat
     (fault,) = part(page, "errors")["body"]
     assert fault["counts"] == "5 attempts at 5 trials, 5 of which ended as error"
     assert fault["headline"].startswith("RuntimeError: broke")
-    assert page.data["errors"]["3"].endswith("broke at 0x3"), "each has its own text"
+    assert page.data["errors"]["3"]["error"].endswith("broke at 0x3"), "each has its own text"
 
 
 def test_one_episode_makes_a_page(tmp_path: Path) -> None:
@@ -176,6 +176,13 @@ def test_folder_without_a_run_is_refused(tmp_path: Path) -> None:
         write_report_page(tmp_path)
 
 
+def look_in(run: Path, name: str) -> dict[str, Any]:
+    """What a script beside the page tells of an attempt."""
+    text = (run / "report_looks" / f"{name}.js").read_text()
+    found: dict[str, Any] = json.loads(text.partition(",")[2].removesuffix(");\n"))
+    return found
+
+
 def test_videos_lie_beside_the_page(tmp_path: Path) -> None:
     record_run(tmp_path, plan(["push"], 2), lambda _: SUCCESS)
     film = tmp_path / "episodes" / "toy-push-1" / "0" / "cam.mp4"
@@ -185,7 +192,7 @@ def test_videos_lie_beside_the_page(tmp_path: Path) -> None:
     assert page.data["films"] == {"1": ["episodes/toy-push-1/0/cam.mp4"]}
     (item,) = page.data["feed"]
     assert item == {"cell": 1, "posters": [None]}, "of a broken file there is no picture"
-    assert page.data["borders"] == {"1": [8, 16]}
+    assert look_in(tmp_path, "1-0")["times"]["steps"] == [8, 8]
 
 
 def test_a_bundle_has_the_films_of_failures_inside_first(tmp_path: Path) -> None:

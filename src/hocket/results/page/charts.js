@@ -31,13 +31,13 @@ const DRAWN = {
     el("div", "", [el("dt", "", name), el("dd", "", [told, el("small", "", unit)])]))),
 
   note: (found) => (found.kind === "h3" ? el("h3", "", words(found.words)) : el("p", found.kind, words(found.words))),
-  pre: ({ text }) => el("pre", "wrap", text),
+  pre: ({ text }) => el("pre", "wrap", text, { tabIndex: 0 }),
 
   table({ heads, rows, right = [], kind }) {
     const side = (index) => (right.includes(index) ? "n" : kind || "");
     const head = el("tr", "", heads.map((name, i) => el("th", side(i), name)));
     const lines = rows.map((row) => el("tr", "", row.map((cell, i) => el("td", i ? side(i) : "", words(cell)))));
-    return el("div", "scroll", el("table", "", [el("thead", "", head), el("tbody", "", lines)]));
+    return el("div", "scroll", el("table", "", [el("thead", "", head), el("tbody", "", lines)]), { tabIndex: 0 });
   },
 
   /** A dot and a bar for each row, over one scale. */
@@ -58,7 +58,7 @@ const DRAWN = {
       return name;
     });
     const scale = el("div", "ic-row ic-axis", [el("div"), el("div", "ic-scale", names), el("div")], { ariaHidden: "true" });
-    return el("div", rows.length > 45 ? "intervals scroll long" : "intervals", [...lines, scale]);
+    return el("div", rows.length > 45 ? "intervals scroll long" : "intervals", [...lines, scale], rows.length > 45 ? { tabIndex: 0 } : {});
   },
 
   /** Stacked columns of counts. */
@@ -95,24 +95,28 @@ const DRAWN = {
     return el("div", "framed timeline", [labels, drawing, el("div", "x-axis", axis.map((text) => el("span", "", text)))]);
   },
 
-  /** One kind of error: where it hit, and what is kept of those attempts. */
-  fault({ headline, counts, trials, more, text, kept }) {
+  /** One kind of error: the user's own line, the attempts that it hit, and the last seconds of those that left something. */
+  fault({ headline, counts, trials, more, text, own, kept }) {
     const hit = trials.flatMap(([cell, id]) => [", ", el("a", "", id, { href: `#e${cell}` })]).slice(1);
-    const cards = kept.flatMap(({ name, films }) => films.map(([source, poster]) =>
-      el("figure", "card", [film(source, poster), el("figcaption", "", [...breakable(name), el("div", "sub", "up to its end")])])));
-    const files = kept.map((one) => el("li", "", [...breakable(`${one.name}: `), ...one.files.flatMap(([name, href]) => [el("a", "", name, { href }), " "])]));
-    return el("details", "", [el("summary", "", [el("code", "", headline), el("small", "", counts)]),
-      el("p", "note", [...hit, more]), el("pre", "", text),
-      kept.length ? el("p", "note", "What these attempts recorded up to their end:") : null,
-      cards.length ? el("div", "gallery", cards) : null, kept.length ? el("ul", "", files) : null]);
+    const cards = kept.map(({ cell, attempt, name, films }) => {
+      const screens = films.map(([source, poster]) => el("video", "", [], { preload: "none", muted: true, playsInline: true, tabIndex: -1, poster: poster || "", src: address(cell, attempt, source) }));
+      const card = el("button", "card", [...(screens.length ? screens : [el("span", "none", "its steps")]), el("span", "what", breakable(name)), el("span", "sub", "look at its end")], { type: "button" });
+      card.addEventListener("click", () => open(cell, attempt));
+      return card;
+    });
+    const files = embedded ? kept.map((one) => el("li", "", [...breakable(`${one.name}: `), ...one.files.flatMap(([name, href]) => [el("a", "", name, { href }), " "])])) : [];
+    return el("details", "", [el("summary", "", [el("code", "", headline), own ? el("span", "own", ["in ", el("code", "", own)]) : null, el("small", "", counts)]),
+      el("p", "note", [...hit, more]), cards.length ? el("div", "gallery", cards) : null, el("pre", "", text, { tabIndex: 0 }),
+      files.length ? el("p", "note", "What these attempts recorded up to their end:") : null, files.length ? el("ul", "", files) : null]);
   },
 
   /** Two episodes' films side by side. */
-  pair({ kind, name, films }) {
+  pair({ kind, name, films, cell }) {
     const cards = films.map((one) => el("figure", "card", [
       one.source ? film(one.source, one.poster) : el("p", "", ["no film", one.make ? ": " : "", one.make ? el("code", "", one.make) : ""]),
       el("figcaption", "", [...breakable(one.who), el("div", "sub", one.told)])]));
-    return el("div", "pair", [el("h3", "", [el("i", `swatch k-${kind}`), ` ${name}`]), el("div", "gallery", cards)]);
+    const both = (state.pairs || {})[cell] ? el("a", "step", "both in step, with their curves", { href: `#e${cell}` }) : null;
+    return el("div", "pair", [el("h3", "", [el("i", `swatch k-${kind}`), ` ${name} `, both]), el("div", "gallery", cards)]);
   },
 };
 const drawn = (widget) => DRAWN[widget.draw](widget);

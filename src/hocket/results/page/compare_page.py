@@ -14,7 +14,7 @@ from hocket.results.comparing.side import Side, subject_differences
 from hocket.results.page import widgets
 from hocket.results.page.document import document, file_link
 from hocket.results.page.episodes import PENDING, plan_json
-from hocket.results.page.pair_films import films_section
+from hocket.results.page.pair_films import films_section, pairs_of
 from hocket.results.page.widgets import Widget, alert, bold, link, note, section
 from hocket.results.scores import bounds
 from hocket.results.tables import number, percent, signed
@@ -38,14 +38,22 @@ def compare_page(found: RunComparison, target: Path) -> str:
     """The page at the path `target`: the verdict, differences per task, every pair, their films,
     and what the runs differ in."""
     kinds = [_kind(found, trial) for trial in found.trials]
-    sections = [
-        _difference_section(found),
-        _pairs_section(found, Counter(kinds)),
-        films_section(found, target, dict(zip(found.trials, kinds, strict=True))),
-        _runs_section(found),
-    ]
+    by_trial = dict(zip(found.trials, kinds, strict=True))
+    data = compare_data(found)
+    films = (_pairs_section(found, Counter(kinds)), films_section(found, target, by_trial))
+    data["sections"][-1:-1] = [each for each in films if each is not None]
+    if found.pairs is not None:
+        data["plan"] = plan_json(found.trials)
+        data["pairs"] = pairs_of(found, target, by_trial)
+        data["sides"] = ["".join(_letter(s, t) for t in found.trials) for s in (found.a, found.b)]
+    return document(data, summary=found.results().html())
+
+
+def compare_data(found: RunComparison) -> dict[str, Any]:
+    """The verdict, differences per task, and what the runs differ in."""
+    sections = [_difference_section(found), _runs_section(found)]
     urgent = not (found.a.complete and found.b.complete)
-    data: dict[str, Any] = {
+    return {
         "kind": "snapshot",
         "title": f"{found.a.name} against {found.b.name}",
         "kicker": "hocket compare · differences are a - b",
@@ -53,10 +61,6 @@ def compare_page(found: RunComparison, target: Path) -> str:
         "alerts": [alert(text, bad=urgent) for text in found.notes],
         "sections": [each for each in sections if each is not None],
     }
-    if found.pairs is not None:
-        data["plan"] = plan_json(found.trials)
-        data["sides"] = ["".join(_letter(s, t) for t in found.trials) for s in (found.a, found.b)]
-    return document(data, summary=found.results().html())
 
 
 def _letter(side: Side, trial: Trial) -> str:
@@ -142,7 +146,7 @@ def _pairs_section(found: RunComparison, counts: Counter[str]) -> Widget | None:
         return None
     names = {**KINDS, "error on one side": "error", "not run yet": "pending"}
     key = [(kind, name, f"{counts[kind]:,}") for name, kind in names.items() if counts[kind]]
-    lead = "A cell for each trial: the same task and seed in both runs."
+    lead = "A cell for each trial: the same task and seed in both runs. A click shows both in step."
     return section("outcomes", "Every pair", widgets.legend(key), lead=lead)
 
 

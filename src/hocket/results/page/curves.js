@@ -39,7 +39,7 @@ function paint(chart, lines, points, evaluations, { now, canvas, key }) {
   if (low === high_) { low -= 0.5; high_ += 0.5; }
   const x = (at) => 2 + ((wide - 4) * at) / right, y = (at) => high - 14 - ((high - 30) * (at - low)) / (high_ - low);
   pen.font = "11px system-ui, sans-serif";
-  pen.fillStyle = colour("faint");
+  pen.fillStyle = colour("soft");
   pen.strokeStyle = colour("line");
   for (const at of [low, high_]) {
     pen.beginPath(); pen.moveTo(0, y(at)); pen.lineTo(wide, y(at)); pen.stroke();

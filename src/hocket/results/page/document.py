@@ -21,7 +21,10 @@ from urllib.parse import quote
 from hocket import __version__
 from hocket.system.text import printable
 
-_SCRIPTS = ("text", "charts", "grid", "player", "curves", "report", "episodes", "page")
+_SCRIPTS = (
+    "text", "charts", "grid", "growing", "tracks", "player", "curves", "report", "episodes", "head",
+    "feed", "lanes", "runs", "page",
+)  # fmt: skip
 BESIDE = "report_data.js"
 """The file with what is too large to lie in a report's page."""
 

@@ -28,11 +28,19 @@ class EpisodeList {
 
   verdict(cell) { return NAMES[this.grid.letter(cell)] + (this.diverged?.has(cell) ? ", diverged" : ""); }
 
-  /** All that the page has of one episode. */
-  episode(cell) {
+  /** All that the page has of one episode, or of an attempt at it that was lost. */
+  episode(cell, attempt = null) {
     const { state, grid } = this, found = { cell, outcome: grid.letter(cell), films: state.films[cell] || [] };
     for (const [name, values] of Object.entries(this.columns || {})) if (values[cell] !== null) found[name] = values[cell];
-    return { ...found, verdict: this.verdict(cell), label: state.labels[cell] || "", error: (state.errors || {})[cell], borders: (state.borders || {})[cell] };
+    const lost = (state.lost || {})[cell] || [], one = lost.find((each) => each.attempt === attempt), error = (state.errors || {})[cell];
+    const letters = new Map(lost.map((each) => [each.attempt, "L"]));
+    if (found.outcome !== ".") letters.set(found.attempt, found.outcome);
+    const attempts = [...letters].sort((a, b) => a[0] - b[0]);
+    if (one && !(one.attempt === found.attempt && found.films.length)) {
+      const outcome = one.attempt === found.attempt ? found.outcome : "L";
+      return { cell, attempts, ...one, outcome, steps: outcome === "L" ? undefined : found.steps };
+    }
+    return { ...found, attempts, verdict: this.verdict(cell), label: state.labels[cell] || "", error: error?.error, own: error?.own };
   }
 
   filter() {
@@ -66,7 +74,6 @@ class EpisodeList {
       made.addEventListener("click", (event) => {
         if (event.ctrlKey || event.metaKey) return;
         event.preventDefault();
-        player.camera = link;
         this.open(cell);
       });
       return made;

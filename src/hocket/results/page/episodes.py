@@ -10,23 +10,27 @@ from typing import Any
 
 import numpy as np
 
-from hocket.core.data import Array, Outcome
-from hocket.errors import HocketError
-from hocket.records.chunks import load_chunks
+from hocket.core.data import Array, Episode, Outcome
+from hocket.records.evidence import KILLED
+from hocket.records.folder import RunFolder
 from hocket.records.ledger.episodes import OUTCOMES, Trials, common_rows
 from hocket.results.card import LETTERS
 from hocket.results.page.document import file_link
+from hocket.results.page.faults import told_of
+from hocket.results.page.look import Look, looks_into
 from hocket.results.page.videos import poster
 from hocket.results.recorded import RecordedRun
 
 PENDING = "."
 MOST_CARDS = 48
 """Films in the gallery; of more, failures come first."""
-_MOST_BORDERED = 500
-"""Filmed episodes whose chunks have borders on the page."""
+_MOST_LOOKS = 200
+"""Attempts that a report can look inside of."""
+_MOST_SEARCHED = 20_000
+"""Trials of a run whose steps are searched for them; `hocket watch` looks inside of any."""
+_FAILED = (Outcome.ERROR, Outcome.FAILURE)
 _MOST_ERRORS = 300
 """Errors that the player shows; alike ones stand together in a part of their own."""
-_LONGEST_ERROR = 4000
 
 
 def plan_json(trials: Trials) -> dict[str, Any]:
@@ -77,9 +81,9 @@ class CellsOfRun:
                 cell: [file_link(file) for file in some] for cell, some in self.films.items()
             },
             "feed": self._gallery(),
-            "borders": self._borders(),
+            "lost": self.lost(),
             "labels": {cell: text for cell, text in labels.items() if cell is not None},
-            "errors": {cell: (e.error or "")[:_LONGEST_ERROR] for cell, e in told},
+            "errors": {cell: told_of(e.error or "") for cell, e in told},
             "diverged": where[ended.columns["diverged"]].tolist(),
         }
 
@@ -112,17 +116,40 @@ class CellsOfRun:
                 )
         return items[::-1]  # as they come: the page shows the last one first
 
-    def _borders(self) -> dict[int, list[int]]:
-        """Steps that filmed episodes had executed at the end of each chunk."""
-        filmed = [self.run.trials[cell] for cell in list(self.films)[:_MOST_BORDERED]]
-        if not filmed:
-            return {}
-        try:
-            rows = load_chunks(self.run.folder, filmed).to_pydict()
-        except HocketError:  # the page says of damaged rows elsewhere
-            return {}
-        steps: dict[int, list[int]] = {}
-        cells = {trial.id: cell for trial, cell in zip(filmed, self.films, strict=False)}
-        for trial, number in zip(rows["trial"], rows["steps"], strict=True):
-            steps.setdefault(cells[trial], []).append(number)
-        return {cell: np.cumsum(some).tolist() for cell, some in steps.items()}
+    def lost(self) -> dict[int, list[dict[str, Any]]]:
+        """The attempts at each trial that were lost, as far as the page lists them."""
+        films = {(e.trial, e.attempt): e.files for e in self.run.evidence}
+        hits = [(each.trial, each.attempt, each.error) for each in self.run.failures]
+        hits += [(e.trial, e.attempt, e.error) for e in self.run.evidence if e.error == KILLED]
+        # Those that left something come before those that left a message.
+        hits.sort(key=lambda hit: hit[:2] not in films)
+        found: dict[int, list[dict[str, Any]]] = {}
+        for trial, attempt, error in hits[:_MOST_ERRORS]:
+            if (cell := self.run.trials.row(trial)) is not None:
+                kept = [file for file in films.get((trial, attempt), ()) if file.endswith(".mp4")]
+                links = [file_link(file) for file in kept]
+                told = {"attempt": attempt, "films": links, **told_of(error)}
+                found.setdefault(cell, []).append(told)
+        return {cell: sorted(some, key=lambda one: one["attempt"]) for cell, some in found.items()}
+
+    def looks(self) -> Iterator[tuple[str, Look]]:
+        """What is inside of attempts, by cell and number: of those that were lost, that were filmed
+        or that failed, and of others, as many as there is room for."""
+        ended, run = self.run.report.episodes, self.run
+        if not RunFolder.at(run.folder).ledger.exists() or len(run.trials) > _MOST_SEARCHED:
+            return
+        filmed = (run.trials[cell] for cell in self.films)
+        worst = (ended.at(ended.rows(kind)[:_MOST_LOOKS]) for kind in (*_FAILED, *OUTCOMES))
+        trials = dict.fromkeys([*filmed, *(episode.trial for some in worst for episode in some)])
+        counted = {(e.trial, e.attempt): e for e in map(ended.by_trial.__getitem__, trials)}
+        made = dict.fromkeys([*((e.trial, e.attempt) for e in run.evidence), *counted])
+        for one, look in looks_into(run.folder, list(made)[:_MOST_LOOKS]):
+            if (episode := counted.get(one)) is not None:
+                look["told"] = told_by(episode)
+            yield f"{self.run.trials.row(one[0])}-{one[1]}", look
+
+
+def told_by(episode: Episode) -> dict[str, Any]:
+    """What an env told of an episode at its end, and what the user is to be told of it."""
+    remarks = list(episode.remarks)
+    return {"progress": episode.progress, "told": dict(episode.told), "remarks": remarks}

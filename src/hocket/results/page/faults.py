@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from hocket.core.data import Episode, Outcome, Trial
 from hocket.records.evidence import KILLED, Evidence
@@ -21,6 +22,13 @@ from hocket.system.text import counted
 _MOST_FAULTS = 20
 _LONGEST_TRACE = 8000
 """Characters of an error that are shown."""
+_LONGEST_ERROR = 4000
+_FRAME = re.compile(r'^ +File "([^"]+)", line (\d+), in (.+)\n(?: {4}(.+))?', re.MULTILINE)
+_OTHERS = re.compile(
+    r"/(site|dist)-packages/|/lib/python\d|^<"
+    r"|/hocket/(adapters|cli|core|engine|machines|records|runs|serve|system|train|workers)/"
+)
+"""Files that are no code of the user's."""
 _LINKS = 8
 """Trials of an error that are linked to."""
 
@@ -32,6 +40,25 @@ def headline(text: str) -> str:
     if not any("Traceback" in line for line in lines):
         return lines[0] if lines else ""
     return next((line for line in reversed(lines) if not line.startswith(" ")), lines[-1])
+
+
+def own_line(text: str) -> str | None:
+    """The place in the user's own code that an error came from last, by its traceback; None where
+    there is none but in hocket, Python and installed packages."""
+    for path, line, name, words in reversed(_FRAME.findall(text)):
+        if not _OTHERS.search(path):
+            return f"{Path(path).name}, line {line}, {name}" + (f": {words}" if words else "")
+    return None
+
+
+def told_of(error: str) -> dict[str, Any]:
+    """An error as the page shows it beside an attempt."""
+    return {"error": _shortened(error, _LONGEST_ERROR), "own": own_line(error)}
+
+
+def _shortened(text: str, most: int) -> str:
+    """A text without its middle, where it is longer than that."""
+    return text if len(text) <= most else f"{text[: most // 2]}\n  ...\n{text[-most // 2 :]}"
 
 
 def faults_of(run: RecordedRun) -> list[tuple[str, list[tuple[Trial, str]]]]:
@@ -75,8 +102,6 @@ def _fault(run: RecordedRun, kind: str, hits: Sequence[tuple[Trial, str]]) -> Wi
     trials, text = dict.fromkeys(trial for trial, _ in hits), hits[0][1]
     ended = sum(e.trial in trials for e in run.report.episodes.ended(Outcome.ERROR))
     head = (headline(text) or "no message")[:300]
-    if len(text) > _LONGEST_TRACE:
-        text = f"{text[: _LONGEST_TRACE // 2]}\n  ...\n{text[-_LONGEST_TRACE // 2 :]}"
     return {
         "draw": "fault",
         "headline": head,
@@ -84,7 +109,8 @@ def _fault(run: RecordedRun, kind: str, hits: Sequence[tuple[Trial, str]]) -> Wi
         f"{ended:,} of which ended as error",
         "trials": [(run.trials.row(trial), trial.id) for trial in [*trials][:_LINKS]],
         "more": f" and {len(trials) - _LINKS:,} more" if len(trials) > _LINKS else "",
-        "text": text.strip("\n"),
+        "text": _shortened(text, _LONGEST_TRACE).strip("\n"),
+        "own": own_line(text),
         "kept": [_kept(run, each) for each in run.evidence if _alike(each.error) == kind],
     }
 
@@ -94,6 +120,8 @@ def _kept(run: RecordedRun, kept: Evidence) -> Widget:
     films = [file for file in kept.files if file.endswith(".mp4")]
     return {
         "name": f"{kept.trial.id}, attempt {kept.attempt + 1}",
+        "cell": run.trials.row(kept.trial),
+        "attempt": kept.attempt,
         "films": [(file_link(file), poster(run.folder / file)) for file in films],
         "files": [(Path(file).name, file_link(file)) for file in kept.files],
     }

@@ -25,6 +25,13 @@ class Grid {
       const cell = this.at(event);
       if (cell >= 0) open(cell);
     });
+    frame.addEventListener("keydown", (event) => {
+      const moves = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }, move = moves[event.key];
+      if (event.key === "Enter" && this.chosen >= 0) open(this.chosen);
+      else if (move) this.walk(...move);
+      else return;
+      event.preventDefault();
+    });
     canvas.addEventListener("mousemove", (event) => {
       const cell = this.at(event);
       canvas.title = cell < 0 ? "" : this.words(cell);
@@ -74,6 +81,21 @@ class Grid {
       if ("FEabe".includes(letter) && !this.isHidden(cell)) return cell;
     }
     return -1;
+  }
+
+  /** Choose the next cell in a direction, and bring it into sight. */
+  walk(down, right) {
+    const at = Math.max(0, this.rows.findIndex((cells) => cells.includes(this.chosen)));
+    const row = Math.max(0, Math.min(this.rows.length - 1, at + (this.chosen < 0 ? 0 : down))), cells = this.rows[row];
+    const from = this.rows[at].indexOf(this.chosen);
+    let to = from < 0 ? 0 : Math.max(0, Math.min(cells.length - 1, from + right));
+    while (cells[to] < 0 && to > 0) to--;
+    this.chosen = cells[to] ?? -1;
+    const y = this.tops[row] + Math.floor(to / this.across) * (this.size + this.gap);
+    if (y < frame.scrollTop) frame.scrollTop = y - this.size;
+    else if (y + 2 * this.size > frame.scrollTop + frame.clientHeight) frame.scrollTop = y + 2 * this.size - frame.clientHeight;
+    byId("grid-told").textContent = this.chosen < 0 ? "" : `${this.words(this.chosen)}. Enter opens it.`;
+    this.draw();
   }
 
   /** Take the cells of a letter away, or bring them back. */
@@ -194,7 +216,7 @@ class Grid {
   /** The seeds above their columns, or every fifth where there are many. */
   paintHeads(pen, top, step) {
     const every = this.heads.length <= 12 ? 1 : 5;
-    pen.fillStyle = colour("faint");
+    pen.fillStyle = colour("soft");
     pen.font = "11px system-ui, sans-serif";
     pen.textAlign = "center";
     this.heads.forEach((seed, i) => { if (i % every === 0) pen.fillText(seed, this.left + i * step + this.wide / 2, 1 - top); });

@@ -1,71 +1,108 @@
 // The page: takes what it is told, all at once or as it changes, and keeps what is shown true.
 const embedded = byId("data");
 const [, token, kind, ...rest] = embedded ? [] : location.pathname.split("/");
-const home = `/${token}/`, runName = kind === "run" ? rest.join("/").replace(/\/$/, "") : "";
-const HANGS_S = 30, CARDS = 12, MOST_LANES = 60, MOST_LOOKED = 8;
-const state = { head: {}, lanes: [], feed: [], films: {}, rates: {}, labels: {}, looked: new Set(), auto: true, received: 0 };
+const home = `/${token}/`, runName = kind === "run" ? decodeURIComponent(rest.join("/").replace(/\/$/, "")) : "";
+const state = { head: {}, lanes: [], feed: [], films: {}, rates: {}, labels: {}, looked: new Set(), auto: true, received: 0, wanted: {} };
 let socket = null, silent = false;
 
 /** A film's address: by cell and camera of a viewer, or a link beside the page, or what is inside it. */
 const address = (cell, attempt, name) => (embedded ? inside(name)
-  : `${home}film/${runName ? encodeURI(runName) : ""}/${cell}/${attempt}/${encodeURIComponent(name)}`);
+  : `${home}film/${runName ? runName.split("/").map(encodeURIComponent).join("/") : ""}/${cell}/${attempt}/${encodeURIComponent(decodeURIComponent(name.split("/").pop()))}`);
 const inside = (link) => (state.inside || {})[link] || link;
 const say = (message) => socket && socket.readyState === 1 && socket.send(JSON.stringify(message));
 const grid = new Grid(open);
-const player = new Player(address, embedded ? null : (cell, label) => say({ cell, label }), (cell) => say({ episode: cell }));
 const list = new EpisodeList(grid, state, open);
+const player = new Player({ film: address, label: embedded ? null : (cell, label) => say({ cell, label }), moved: remember,
+  ask: (cell, attempt) => open(cell, attempt) });
 const drawAll = soon(() => { drawHead(); drawFilters(); drawFeed(); drawTasks(); drawLanes(); list.filter(); grid.paint(); });
 
-/** Show an episode: what is here of it, or what the viewer answers. */
-function open(cell) {
+/** Show an episode or an attempt that was lost, from a second on: what is here of it, or what the viewer answers. */
+function open(cell, attempt = null, at = null) {
   grid.chosen = cell;
   grid.draw();
-  if (!embedded) say({ episode: cell });
-  else if (!state.sides) { showEpisode(list.episode(cell)); location.replace(`#e${cell}`); }
+  state.wanted = { cell, at };
+  if (state.pairs) { if (state.pairs[cell]) player.show({ cell, outcome: grid.letter(cell), verdict: grid.told(cell), sides: state.pairs[cell].map((one) => ({ ...one, look: understood(one.look) })) }, nameOf(cell), at); }
+  else if (embedded) showEpisode(list.episode(cell, attempt));
+  else say({ episode: cell, attempt });
 }
+
+const nameOf = (cell) => `${grid.name(grid.task(cell))}, seed ${grid.seed(cell)}`;
+
+function showEpisode(found) {
+  if (found.cell !== grid.chosen) return;
+  const isNew = state.wanted.cell === found.cell;
+  player.show(found, nameOf(found.cell), isNew ? state.wanted.at : null);
+  state.wanted = {};
+  const key = keyOf(found);
+  if (player.looks.has(key) || found.outcome === ".") return;
+  if (!embedded) say({ inside: found.cell, attempt: found.attempt || 0 });
+  else if ((state.looks || []).includes(key)) beside(`${state.looksAt}/${key}.js`, () => {});
+}
+
+/** Keep in the address what is looked at, and where. */
+function remember(found, seconds) {
+  const attempt = found?.outcome === "L" ? `a${found.attempt + 1}` : "";
+  const hash = found ? `#e${found.cell}${attempt}${seconds > 0 ? `@${fixed(seconds, 2).replace(/\.?0+$/, "")}` : ""}` : "#";
+  if (location.hash !== hash && !(hash === "#" && !location.hash)) history.replaceState(null, "", hash);
+}
+
+/** Open what the address says: `#e12`, `#e12@3.4` from a second on, `#e12a1` an attempt that was lost. */
+function follow() {
+  const [, cell, attempt, at] = /^#e(\d+)(?:a(\d+))?(?:@([\d.]+))?$/.exec(location.hash) || [];
+  if (cell === undefined || Number(cell) >= grid.cells) return;
+  open(Number(cell), attempt ? attempt - 1 : null, at === undefined ? null : Number(at));
+}
+
+/** A script with data that lies beside the page: Chromium fetches nothing else from a disk. */
+function beside(name, done) {
+  const script = el("script", "", [], { src: name });
+  script.onload = done;
+  script.onerror = () => { state.error = `${name} is not beside this page: more of its episodes is in it.`; drawAlerts(); };
+  document.head.append(script);
+}
+window.hocketLook = (key, look) => player.inside(key, look);
 
 // -- what is inside the page ----------------------------------------------------------------------
 
 function fill(message) {
-  const { hero, columns, beside, ...more } = message, main = byId("main");
-  Object.assign(state, more);
+  const { hero, columns, beside: more, insides, ...rest } = message;
+  Object.assign(state, rest);
   if (message.sides) {
     message.outcomes = [...message.sides[0]].map((a, cell) => pairOf(a, message.sides[1][cell]));
     grid.told = (cell) => message.sides.map((side, i) => `${"ab"[i]} ${NAMES[side[cell]]}`).join(", ");
   }
   if (message.plan) grid.plan(message.plan, message.outcomes);
-  for (const { id, title, lead, body } of message.sections) {
+  for (const [key, look] of Object.entries(insides || {})) player.inside(key, look);
+  fillSections(message.sections);
+  setLabels(message.labels);
+  if (hero) drawHero({ ...hero, body: [...shares(state.head), ...hero.body] });
+  if (more) beside(more, () => { list.begin(window.hocketColumns); follow(); });
+  else if (columns) list.begin(columns);
+  drawAll();
+  if (!more) follow();
+}
+
+/** Parts of the page: those that the shell has are filled, others are made; told again, they are filled anew. */
+function fillSections(sections) {
+  const main = byId("main");
+  for (const { id, title, lead, body } of sections) {
     const made = body.map(drawn), known = byId(id);
     const section = known || el("section", "", [el("h2"), el("p", "lead")], { id });
+    for (const old of section.filled || []) old.remove();
+    section.filled = made;
     section.querySelector("h2").textContent = title;
     if (lead) section.querySelector(".lead").replaceChildren(...words(lead));
-    else section.querySelector(".lead")?.remove();
+    else section.querySelector(".lead")?.replaceChildren();
     if (known && id === "videos") byId("feed").before(...made);
     else section.append(...made);
     section.hidden = false;
     main.append(section);
   }
   main.append(byId("numbers"));
-  main.querySelector("details")?.setAttribute("open", "");
+  main.querySelector("#errors details")?.setAttribute("open", "");
   if (grid.rows.length) byId("outcomes").hidden = false;
-  setLabels(message.labels);
   byId("contents").replaceChildren(...[...main.children].filter((one) => !one.hidden).map((one) =>
     el("a", "", one.querySelector("h2").textContent, { href: `#${one.id}` })));
-  if (hero) drawHero({ ...hero, body: [...shares(state.head), ...hero.body] });
-  if (beside) {
-    const script = el("script", "", [], { src: beside });
-    script.onload = () => { list.begin(window.hocketColumns); show(); };
-    script.onerror = () => { state.error = `${beside} is not beside this page: the table of episodes is in it.`; drawAlerts(); };
-    document.head.append(script);
-  } else if (columns) list.begin(columns);
-  drawAll();
-  // A link to an episode opens it.
-  const show = () => {
-    const cell = Number((/^#e(\d+)$/.exec(location.hash) || [])[1] ?? -1);
-    if (cell >= 0 && cell < grid.cells && cell !== player.shown?.cell) open(cell);
-  };
-  addEventListener("hashchange", show);
-  if (!beside) show();
 }
 
 /** How a pair ended, as a letter. */
@@ -79,21 +116,32 @@ function pairOf(a, b) {
 
 function connect() {
   const scheme = location.protocol === "https:" ? "wss" : "ws";
-  socket = new WebSocket(`${scheme}://${location.host}${home}live${runName ? `/${runName}` : ""}`);
+  socket = new WebSocket(`${scheme}://${location.host}${home}live${runName ? `/${runName.split("/").map(encodeURIComponent).join("/")}` : ""}`);
   socket.binaryType = "arraybuffer";
   socket.onmessage = ({ data }) => (typeof data === "string" ? hear(JSON.parse(data)) : showPicture(data));
   socket.onopen = () => { silent = false; drawAlerts(); look(); };
   socket.onclose = () => { silent = true; drawAlerts(); setTimeout(connect, 1500); };
 }
 
+const HEARD = {
+  runs: (message) => runs.hear(message),
+  compared: (message) => runs.compared(message),
+  against: (message) => runs.against(message),
+  error: (message) => { state.error = message.text; drawAlerts(); },
+  refused: (message) => { state.refused = message.text; drawAlerts(); },
+  episode: showEpisode,
+  inside: ({ key, look }) => player.inside(key, look),
+  report: showReport,
+};
+
 function hear(message) {
+  if (HEARD[message.kind]) return HEARD[message.kind](message);
   const began = performance.now();
-  if (message.kind === "runs") return drawRuns(message);
-  if (["error", "refused"].includes(message.kind)) { state[message.kind] = message.text; return drawAlerts(); }
-  if (message.kind === "episode") return showEpisode(message);
   if (message.kind === "snapshot") begin(message);
   else change(message);
   drawAll();
+  // Who looks at a run that has ended sees all that its report has.
+  if (state.head.alive === false && grid.cells && state.reported !== state.head.done) { state.reported = state.head.done; say({ report: true }); }
   requestAnimationFrame(() => requestAnimationFrame(() => { state.updateMs = performance.now() - began; }));
   state.received += 1;
 }
@@ -102,13 +150,24 @@ function begin(message) {
   byId("kicker").textContent = `hocket watch · ${message.name}`;
   byId("title").textContent = message.title;
   document.title = `${message.title} · hocket`;
-  Object.assign(state, { head: message.head, lanes: message.lanes, feed: message.feed, rates: message.rates || {} });
+  const isFirst = !grid.cells;
+  Object.assign(state, { head: message.head, lanes: message.lanes, feed: message.feed, rates: message.rates || {}, reported: null });
   if (message.plan) {
     byId("outcomes").hidden = byId("tasks").hidden = false;
     grid.plan(message.plan, message.outcomes);
   }
   setLabels(message.labels);
   setCurves(message.curves);
+  if (isFirst) follow();
+}
+
+function showReport({ report }) {
+  byId("tasks").hidden = true;
+  state.films = Object.fromEntries(Object.entries(report.films));
+  Object.assign(state, { alerts: report.alerts, diverged: report.diverged, errors: report.errors });
+  fillSections(report.sections.filter((one) => one.id !== "videos"));
+  list.begin(report.columns);
+  drawAll();
 }
 
 function change(message) {
@@ -122,10 +181,10 @@ function change(message) {
     const known = state.feed.findIndex((one) => one.cell === item.cell && one.attempt === item.attempt);
     state.feed[known >= 0 ? known : state.feed.length] = item;
   }
-  state.feed = state.feed.slice(-40);
+  while (state.feed.length > 80) state.feed.splice(Math.max(0, state.feed.findIndex((one) => !one.films.length)), 1);
   const shown = player.shown;
   if (shown && (shown.outcome === "." || message.labels || (message.feed || []).some((one) => one.cell === shown.cell))) {
-    say({ episode: shown.cell });
+    say({ episode: shown.cell, attempt: shown.outcome === "." ? null : shown.attempt });
   }
 }
 
@@ -141,244 +200,6 @@ function setLabels(labels) {
   grid.labels = new Map(Object.entries(state.labels).map(([cell, text]) => [Number(cell), text]));
 }
 
-// -- what stands first ----------------------------------------------------------------------------
-
-function drawHead() {
-  const head = state.head, training = head.training;
-  drawAlerts();
-  if (embedded) return;
-  const rate = head.rate || lastEvaluation(training), value = rate ? rate.value : null;
-  byId("up").hidden = !runName;
-  byId("up").href = home;
-  byId("moving").hidden = false;
-  const now = Date.now() / 1000, silentFor = head.at ? now - head.at : null;
-  byId("pulse").className = `pulse${head.alive ? (silentFor > HANGS_S ? " stuck" : " live") : ""}`;
-  byId("phase").textContent = head.phase || "no status yet";
-  byId("ends").textContent = progress(head, training, now);
-  byId("twin").replaceChildren(...twinNote(head.twin));
-  drawHero({
-    big: value === null ? ["-", ""] : [fixed(100 * value, 1), " %"], notes: [rateNote(rate, head)],
-    body: [...shares(head), { draw: "tiles", entries: tiles(head, training) }],
-  });
-}
-
-/** The figure that stands first, what is said of it, and what stands beside it. */
-function drawHero({ big, notes, body, verdict }) {
-  byId("hero").hidden = false;
-  byId("verdict").replaceChildren(...(verdict || []).map((text, i) => el("p", i ? "verdict" : "big-note", text)));
-  byId("rate").replaceChildren(big[0], el("small", "", big[1]));
-  byId("rate-note").replaceChildren(...notes.map((text) => el("p", "big-note", words(text))));
-  byId("figures").replaceChildren(...body.map(drawn));
-}
-
-/** A training run's rate is that of its last evaluation. */
-function lastEvaluation(training) {
-  const last = training && state.curves ? state.curves.evaluations.at(-1) : null;
-  if (!last || last["eval/success"] === null || last["eval/success"] === undefined) return null;
-  const low = last["eval/success_low"], high = last["eval/success_high"];
-  return { value: last["eval/success"], interval: low === null ? null : [low, high], n: last.n, at: last.env_steps };
-}
-
-function rateNote(rate, head) {
-  if (!rate || rate.value === null) {
-    return [head.training ? "no evaluation has ended yet" : "no episode has been judged yet"];
-  }
-  if (rate.at !== undefined) {
-    return [`success, evaluated at ${count(rate.at)} steps, 95 % interval `, { b: range(rate.interval) }, `, n = ${count(rate.n)}.`];
-  }
-  const isPartial = head.done < head.planned;
-  return ["success", isPartial ? " so far" : "", ", 95 % interval ", { b: range(rate.interval) }, `, n = ${count(rate.n)}`,
-    isPartial ? ". Trials that end early are no fair sample of all." : "."];
-}
-
-function twinNote(twin) {
-  if (!twin) return [];
-  const sign = twin.difference >= 0 ? "+" : "−", bounds = twin.interval;
-  return ["against ", el("b", "", twin.name), ` on ${count(twin.n)} trials that both ended: `,
-    el("b", "", `${sign}${fixed(Math.abs(100 * twin.difference), 1)} points`),
-    bounds ? ` ${range(bounds)}` : "", ` (${percent(twin.mine)} and ${percent(twin.theirs)})`];
-}
-
-function progress(head, training, now) {
-  if (training && training.steps) {
-    const left = training.env_steps ? (training.wall_s / training.env_steps) * (training.steps - training.env_steps) : null;
-    return `${count(training.env_steps)} of ${count(training.steps)} steps` + (head.alive && left !== null ? `, ${duration(left)} left, ends about ${clock(now + left)}` : "");
-  }
-  if (head.planned === undefined) return "";
-  const text = `${count(head.done)} of ${count(head.planned)} episodes`;
-  if (!head.alive) return text;
-  if (head.phase === "filming") return `${text}; ${head.filmed[0]} of ${head.filmed[1]} are filmed`;
-  const left = Math.max(0, head.left_s - (now - head.at));
-  return head.left_s === null ? text : `${text}, ${duration(left)} left, ends about ${clock(now + left)}`;
-}
-
-function shares(head) {
-  const training = head.training, parts = [];
-  if (head.counts) {
-    for (const letter of "SFDE") if (head.counts[letter]) parts.push([letter, head.counts[letter]]);
-    if (head.planned > head.done) parts.push([".", head.planned - head.done]);
-  } else if (training && training.steps) {
-    parts.push(["D", training.env_steps], [".", Math.max(0, training.steps - training.env_steps)]);
-  }
-  const shown = parts.map(([letter, n]) => [KINDS[letter], NAMES[letter], n]).filter(([, , n]) => n > 0);
-  const key = (head.counts ? shown : []).map(([kind, name, n]) => [kind, name, count(n)]);
-  return shown.length ? [{ draw: "bar", parts: shown }, { draw: "legend", entries: key }] : [];
-}
-
-function tiles(head, training) {
-  const speed = head.alive ? head.speed : null, sizes = head.batch_sizes || [], found = [];
-  if (speed) {
-    found.push(["speed", count(speed.steps_per_s), " env steps/s"]);
-    found.push(["mean batch", speed.mean_batch === null ? "-" : speed.mean_batch.toFixed(1), ` of ${head.lane_count} lanes`]);
-    if (sizes.length) found.push(["batches of", `${Math.min(...sizes)} to ${Math.max(...sizes)}`, " rows lately"]);
-    found.push(["policy busy", percent(speed.policy_busy, 0).replace(" %", ""), " %"]);
-    if (speed.cores_busy !== null) found.push(["cores busy", percent(speed.cores_busy, 0).replace(" %", ""), " %"]);
-  }
-  if (training) found.push(["updates", count(training.updates || 0), ""], ["trained for", duration(training.wall_s), ""]);
-  else found.push(["errors", count(head.counts ? head.counts.E || 0 : 0), ""]);
-  if (head.lost_attempts) found.push(["attempts lost", count(head.lost_attempts), ""]);
-  return found;
-}
-
-function drawAlerts() {
-  const head = state.head, alerts = [...(embedded ? state.alerts || [] : [])], add = (text, bad) => alerts.push({ words: [text], bad });
-  const wrong = [silent && "The viewer does not answer; what is shown may be old.", state.error, state.refused];
-  for (const text of wrong) if (text) add(text, true);
-  if (state.bundled && state.bundled[0] < state.bundled[1]) add(`Of ${count(state.bundled[1])} films ${count(state.bundled[0])} are inside this page; the others are in the run's folder.`);
-  if (head.phase === "stopped") add(`Stopped before its end. Finish it with: ${head.training ? "hocket train --resume" : "hocket resume"} and the run folder.`);
-  for (const note of [...(head.notes || []), ...((state.curves || {}).warnings || [])]) add(note);
-  const texts = JSON.stringify(alerts);
-  if (texts === state.told) return;
-  state.told = texts;
-  byId("alerts").replaceChildren(...alerts.map((one) => el("p", one.bad ? "alert bad" : "alert", words(one.words))));
-}
-
-// -- outcomes, failures, tasks --------------------------------------------------------------------
-
-function drawFilters() {
-  const counts = state.head.counts || {}, kinds = new Map();
-  for (const text of Object.values(state.labels)) kinds.set(text, (kinds.get(text) || 0) + 1);
-  const stamp = JSON.stringify([counts, [...kinds], [...grid.hidden], grid.wantedLabel]);
-  if (stamp === state.filters) return;
-  state.filters = stamp;
-  const chip = (parts, isOn, data, press) => {
-    const made = el("button", data.label ? "label" : "", parts, { type: "button" });
-    Object.assign(made.dataset, data);
-    made.setAttribute("aria-pressed", String(isOn));
-    made.addEventListener("click", () => { press(); drawAll(); });
-    return made;
-  };
-  for (const place of document.querySelectorAll(".chips")) {
-    const chips = [..."SFDE"].filter((letter) => counts[letter]).map((letter) =>
-      chip([el("i", `swatch k-${KINDS[letter]}`), NAMES[letter]], grid.isShown(letter), { filter: NAMES[letter] }, () => grid.toggle(letter)));
-    const labels = [...kinds].sort().map(([text, n]) => chip(`${text} · ${n}`, grid.wantedLabel === text, { label: text },
-      () => { grid.wantedLabel = grid.wantedLabel === text ? null : text; }));
-    place.replaceChildren(...chips, ...labels);
-  }
-}
-
-const cards = new Map();
-function drawFeed() {
-  if (!embedded) byId("videos").hidden = !state.feed.length;
-  else state.feed = state.feed.map((item) => ({ ...list.episode(item.cell), trial: grid.id(item.cell), ...item }));
-  const wanted = [...state.feed].reverse().filter((item) => item.outcome === "L" || !grid.isHidden(item.cell)).slice(0, embedded ? undefined : CARDS);
-  const kept = wanted.map((item) => {
-    const key = `${item.cell}/${item.attempt}`, stamp = JSON.stringify([item.outcome, item.films, item.error, item.steps, state.labels[item.cell]]);
-    const known = cards.get(key);
-    if (known && known.stamp === stamp) return known.card;
-    const card = makeCard(item);
-    cards.set(key, { stamp, card });
-    return card;
-  });
-  const box = byId("feed");
-  // A card that stays is not moved: its player would begin anew.
-  kept.forEach((card, i) => { if (box.children[i] !== card) box.insertBefore(card, box.children[i] || null); });
-  while (box.children.length > kept.length) box.lastChild.remove();
-}
-
-function makeCard(item) {
-  const label = state.labels[item.cell];
-  const screens = item.films.slice(0, embedded ? undefined : 1).map((name, i) => el("video", "", [], { muted: true, playsInline: true, title: cameraOf(name),
-    preload: embedded ? "none" : "metadata", poster: (item.posters || [])[i] || "", src: `${address(item.cell, item.attempt, name)}${embedded ? "" : "#t=0.1"}` }));
-  const told = item.outcome === "L" ? `attempt ${item.attempt + 1} lost` : NAMES[item.outcome];
-  const card = el("button", "card", [...(screens.length ? screens : [el("span", "none", item.error || "no video")]), el("span", "what", breakable(item.trial)),
-    el("span", "sub", [el("span", `badge k-${KINDS[item.outcome]}`, told), item.steps ? ` · ${count(item.steps)} steps` : "", label ? ` · ${label}` : ""])],
-    { type: "button" });
-  card.dataset.cell = item.cell;
-  card.addEventListener("click", () => open(item.cell));
-  return card;
-}
-
-function drawTasks() {
-  if (embedded || !grid.tasks) return;
-  const stamp = JSON.stringify([grid.tasks.length, state.rates]);
-  if (stamp === state.taskStamp) return;
-  state.taskStamp = stamp;
-  const named = grid.tasks.slice(0, MOST_TASKS).map((_, task) => {
-    const { n, value, interval, errors } = state.rates[task] || { n: 0, value: null, interval: null };
-    return [grid.name(task), { n, rate: value, interval, errors, finished: 0 }, false];
-  });
-  byId("task-list").replaceChildren(drawn({ draw: "scores", named, judged: true }));
-}
-
-// -- lanes ----------------------------------------------------------------------------------------
-
-function drawLanes() {
-  const lanes = state.lanes, now = Date.now() / 1000;
-  const hung = (lane) => (now - lane.since > HANGS_S ? now - lane.since : 0);
-  byId("lanes").hidden = !lanes.length;
-  grid.running = new Set(lanes.filter((lane) => lane.cell !== undefined).map((lane) => lane.cell));
-  if (state.auto && lanes.length) state.looked = new Set([...lanes].sort((a, b) => a.lane - b.lane).slice(0, 4).map((lane) => lane.lane));
-  const shown = [...lanes].filter((lane) => lane.state !== "free").sort((a, b) => hung(b) - hung(a) || a.lane - b.lane).slice(0, MOST_LANES);
-  byId("lane-list").replaceChildren(...shown.map((lane) => {
-    const age = Math.max(0, now - lane.since), steps = (lane.borders || []).at(-1) || 0;
-    const pick = el("button", "", "look", { type: "button" });
-    pick.dataset.lane = lane.lane;
-    pick.setAttribute("aria-pressed", String(state.looked.has(lane.lane)));
-    pick.addEventListener("click", () => toggleLook(lane.lane));
-    const trial = lane.cell === undefined || lane.cell === null ? el("span", "", lane.trial || "")
-      : el("a", "", lane.trial, { href: `#${lane.lane}` });
-    if (trial.href) trial.addEventListener("click", (event) => { event.preventDefault(); open(lane.cell); });
-    return el("tr", "", [el("td", "", `lane ${lane.lane}`), el("td", "", lane.state === "waiting" ? "waiting for a chunk" : lane.state),
-      el("td", age > HANGS_S ? "n hangs" : "n", duration(age)), el("td", "", trial), el("td", "n", count(steps)), el("td", "", pick)]);
-  }));
-  for (const figure of [...byId("pictures").children]) if (!state.looked.has(Number(figure.dataset.lane))) figure.remove();
-}
-
-function toggleLook(lane) {
-  state.auto = false;
-  if (!state.looked.delete(lane) && state.looked.size < MOST_LOOKED) state.looked.add(lane);
-  drawLanes();
-  look();
-}
-
-/** Tell the server which lanes are looked at; said again before it forgets. */
-function look() {
-  if (state.lanes.length && !document.hidden) say({ look: [...state.looked] });
-}
-
-function showPicture(data) {
-  const lane = new DataView(data).getUint32(0), box = byId("pictures");
-  if (!state.looked.has(lane)) return;
-  let figure = [...box.children].find((one) => Number(one.dataset.lane) === lane);
-  if (!figure) {
-    figure = el("figure", "card", [el("img", "", [], { alt: `What lane ${lane} showed the policy last` }), el("figcaption", "", `lane ${lane}`)]);
-    figure.dataset.lane = lane;
-    box.append(figure);
-  }
-  const image = figure.firstChild, old = image.src;
-  image.src = URL.createObjectURL(new Blob([data.slice(4)], { type: "image/jpeg" }));
-  if (old) URL.revokeObjectURL(old);
-  state.pictures = (state.pictures || 0) + 1;
-}
-
-// -- one episode, keys ----------------------------------------------------------------------------
-
-function showEpisode(found) {
-  if (found.cell !== grid.chosen) return;
-  player.show(found, `${grid.name(grid.task(found.cell))}, seed ${grid.seed(found.cell)}`);
-}
-
 addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.target.tagName === "INPUT") return;
   if (event.key === "j" || event.key === "k") {
@@ -386,30 +207,10 @@ addEventListener("keydown", (event) => {
     if (cell >= 0) open(cell);
   } else if (player.isOpen && player.key(event.key)) event.preventDefault();
 });
+addEventListener("hashchange", follow);
 
-// -- many runs ------------------------------------------------------------------------------------
-
-function drawRuns(message) {
-  byId("kicker").textContent = "hocket watch";
-  byId("title").textContent = message.name;
-  document.title = `${message.name} · hocket`;
-  byId("runs").hidden = false;
-  byId("run-list").replaceChildren(...message.runs.map((run) => {
-    const training = run.training, evaluated = (run.evaluations || [])[0];
-    const far = training ? `${count(training.env_steps)} / ${count(training.steps)} steps` : `${count(run.done || 0)} / ${count(run.planned || 0)}`;
-    const judged = run.rate && run.rate.value !== null, told = evaluated && evaluated["eval/success"] !== null;
-    const success = judged ? `${percent(run.rate.value)} ${range(run.rate.interval)}` : told ? `${percent(evaluated["eval/success"])} evaluated` : "-";
-    const is_done = training ? training.env_steps >= training.steps : run.done === run.planned;
-    const words = run.error ? "cannot be read" : run.alive ? `running${run.left_s ? `, ${duration(run.left_s)} left` : ""}` : is_done ? "done" : "stopped";
-    const pulse = el("span", `pulse${run.alive ? " live" : ""}`);
-    return el("tr", "", [el("td", "", el("a", "", run.name, { href: `${home}run/${encodeURI(run.name)}` })),
-      el("td", "", [pulse, words], { title: run.error || "" }), el("td", "n", far), el("td", "", success), el("td", "n", count(run.errors || 0)),
-      el("td", "", run.policy || ""), el("td", "", run.env || "")]);
-  }));
-  if (!message.runs.length) byId("run-list").replaceChildren(el("tr", "", el("td", "", "There is no run here yet.", { colSpan: 7 })));
-}
-
-window.hocket = { state, grid, player, list, open, niceCeiling, fixed };
+const runs = new Runs();
+window.hocket = { state, grid, player, list, runs, open, niceCeiling, fixed };
 addEventListener("resize", () => state.curves && drawCurves(state.curves));
 if (embedded) fill(JSON.parse(embedded.textContent));
 else {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from hocket.core.data import Trial
@@ -12,12 +13,16 @@ from hocket.records.folder import RunFolder
 from hocket.records.step_rows import KeptStates
 from hocket.results.comparing.compare import RunComparison, task_names
 from hocket.results.comparing.side import Side
+from hocket.results.page.document import as_json
+from hocket.results.page.look import looks_into
 from hocket.results.page.videos import poster
 from hocket.results.page.widgets import Widget, code, note, section
 from hocket.workers.sinks.video import videos_in
 
 _MOST_PAIRS = 40
 """Pairs on a page: each has a picture of every camera on both sides."""
+_MOST_INSIDE, _INSIDE = 200, 8 << 20
+"""Pairs that a page looks inside of, and the bytes that this may take."""
 _ORDER = ("only-a", "only-b", "error", "neither", "both", "pending")
 """Differing pairs first."""
 
@@ -30,13 +35,14 @@ def films_section(found: RunComparison, page: Path, kinds: Mapping[Trial, str]) 
     if not shown:
         return None
     shown.sort(key=lambda trial: _ORDER.index(kinds[trial]))
-    names = task_names(found.trials)
+    names, cells = task_names(found.trials), {t: cell for cell, t in enumerate(found.trials)}
     sides = [(side, KeptStates(side.folder)) for side in (found.a, found.b)]
     pairs = [
         {
             "draw": "pair",
             "kind": kinds[trial],
             "name": f"{names[trial]}, seed {trial.seed}",
+            "cell": cells.get(trial),
             "films": _films(sides, trial, films[trial], page),
         }
         for trial in shown[:_MOST_PAIRS]
@@ -61,6 +67,38 @@ def films_section(found: RunComparison, page: Path, kinds: Mapping[Trial, str]) 
     more = note(f"{left_out:,} more pairs have films.") if left_out else None
     lead = "Pairs that differ first; a is on the left. They are read from the run folders."
     return section("films", "Films side by side", lack, *pairs, more, lead=lead)
+
+
+def pairs_of(found: RunComparison, page: Path, kinds: Mapping[Trial, str]) -> dict[int, Any]:
+    """Both sides of pairs, by cell, to be looked into in step: those that differ first, as many as
+    there is room for in one page."""
+    cells = {trial: cell for cell, trial in enumerate(found.trials)}
+    first = sorted(found.trials, key=lambda trial: _ORDER.index(kinds[trial]))
+    both = [t for t in first if t in found.a.episodes and t in found.b.episodes][:_MOST_INSIDE]
+    sides, room = [], _INSIDE
+    for side in (found.a, found.b):
+        made = [(trial, side.episodes[trial].attempt) for trial in both]
+        is_kept = made and RunFolder.at(side.folder).ledger.exists()
+        inside = looks_into(side.folder, made) if is_kept else iter(())
+        sides.append({trial: look for (trial, _), look in inside})
+    shown: dict[int, Any] = {}
+    for trial in both:
+        looks = [known[trial] for known in sides if trial in known]
+        room -= sum(len(as_json(look)) for look in looks)
+        if len(looks) == 2 and room > 0:
+            shown[cells[trial]] = [
+                {
+                    "name": side.name,
+                    "films": [_link(video, page) for video in videos_of(side, trial).values()],
+                    "look": look,
+                }
+                for side, look in zip((found.a, found.b), looks, strict=True)
+            ]
+    return shown
+
+
+def _link(video: Path, page: Path) -> str:
+    return quote(Path(os.path.relpath(video, page.parent)).as_posix())
 
 
 def videos_of(side: Side, trial: Trial) -> dict[str, Path]:
@@ -95,8 +133,7 @@ def _films(
                 "told": f"{outcome}{steps} · {camera}",
             }
             if video is not None:
-                source = quote(Path(os.path.relpath(video, page.parent)).as_posix())
-                one |= {"source": source, "poster": poster(video)}
+                one |= {"source": _link(video, page), "poster": poster(video)}
             elif _can_be_made(side, states, trial):
                 place = f"{side.folder.parent.name}/{side.name}"
                 one["make"] = f"hocket video {place} {trial.id}"

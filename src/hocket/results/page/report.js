@@ -63,13 +63,7 @@ Object.assign(DRAWN, {
 
   /** Settings by name; what is unset is left out, what is nested has a name with dots. */
   facts({ lists }) {
-    const flat = (facts, prefix) => Object.entries(facts).flatMap(([key, value]) => {
-      if (value === null || (Array.isArray(value) && !value.length)) return [];
-      if (typeof value === "object" && !Array.isArray(value)) return flat(value, `${prefix}${key}.`);
-      if (key.endsWith("_bytes")) return [[prefix + key.replace(/_bytes$/, ""), `${(value / 2 ** 30).toFixed(1)} GiB`]];
-      return [[prefix + key, Array.isArray(value) ? value.join(", ") : String(value)]];
-    });
-    return el("div", "facts", lists.map(([title, facts]) => [title, flat(facts, "")]).filter(([, facts]) => facts.length)
+    return el("div", "facts", lists.map(([title, facts]) => [title, Object.entries(flatOf(facts))]).filter(([, facts]) => facts.length)
       .map(([title, facts]) => el("div", "", [el("h3", "", title), el("dl", "", facts.flatMap(([name, value]) => [el("dt", "", name), el("dd", "", value)]))])));
   },
 });

@@ -14,6 +14,7 @@ from hocket.results.page import widgets
 from hocket.results.page.document import BESIDE, as_json, document, file_link
 from hocket.results.page.episodes import CellsOfRun
 from hocket.results.page.faults import fault_section, label_section
+from hocket.results.page.look import Look
 from hocket.results.page.speed import duration, speed_section
 from hocket.results.page.videos import filmed_note, missing_note
 from hocket.results.page.widgets import Widget, alert, bold, code, link, section
@@ -25,6 +26,8 @@ from hocket.system.durable import drafted, write_atomic
 
 FILE_NAME = "report.html"
 BUNDLE = "bundle.html"
+LOOKS = "report_looks"
+"""The folder beside a report with what is inside of its episodes."""
 _MOST_INSIDE = 20_000
 """Episodes whose steps, returns and times lie in the page itself; those of more lie beside it."""
 
@@ -47,8 +50,23 @@ def write_report_page(folder: str | Path, report: Report | RecordedRun | None = 
     else:
         beside.unlink(missing_ok=True)
         data["columns"] = dict(cells.columns())
+    data |= {"looksAt": LOOKS, "looks": _write_looks(root / LOOKS, cells)}
     write_atomic(root / FILE_NAME, _document(run, data).encode())
     return root / FILE_NAME
+
+
+def _write_looks(folder: Path, cells: CellsOfRun) -> list[str]:
+    """Write what is inside of attempts into a folder beside the page, a script for each: nothing
+    else is read by a page that is opened from disk. Returns their names."""
+    names = []
+    for name, look in cells.looks():
+        folder.mkdir(exist_ok=True)
+        write_atomic(folder / f"{name}.js", f'hocketLook("{name}",{as_json(look)});\n'.encode())
+        names.append(name)
+    for old in folder.glob("*.js"):
+        if old.stem not in names:
+            old.unlink()
+    return names
 
 
 def write_bundle(folder: str | Path, megabytes: float) -> Path:
@@ -63,8 +81,14 @@ def write_bundle(folder: str | Path, megabytes: float) -> Path:
         if len(film) <= room:
             room -= len(film)
             inside[file_link(file)] = f"data:video/mp4;base64,{film}"
+    insides = dict[str, Look]()
+    for name, look in cells.looks():
+        if (size := len(as_json(look))) <= room:
+            room -= size
+            insides[name] = look
     told = {
         "columns": dict(cells.columns()),
+        "insides": insides,
         "inside": inside,
         "bundled": (len(inside), len(films)),
     }
@@ -74,7 +98,15 @@ def write_bundle(folder: str | Path, megabytes: float) -> Path:
 
 
 def _document(run: RecordedRun, data: Mapping[str, Any]) -> str:
-    return document(data, summary=run.report.results().html(), beside="beside" in data)
+    summary = run.report.results().html()
+    return document(data, summary=summary, beside="beside" in data or bool(data.get("looks")))
+
+
+def report_data(folder: Path) -> dict[str, Any]:
+    """All that a report tells of a run, for a page that is served: `columns` among it."""
+    run = open_recorded(folder)
+    cells = CellsOfRun.of(run)
+    return {**_data(run, cells), "columns": dict(cells.columns())}
 
 
 def _data(run: RecordedRun, cells: CellsOfRun) -> dict[str, Any]:

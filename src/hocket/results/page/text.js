@@ -73,3 +73,13 @@ function figure(value) {
   const digits = size >= 100 ? 1 : size >= 1 ? 2 : 4;
   return Number(fixed(value, digits)).toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
 }
+
+/** Settings by names with dots; what is unset is left out, bytes are GiB, lists are texts. */
+function flatOf(facts, prefix = "") {
+  return Object.fromEntries(Object.entries(facts).flatMap(([key, value]) => {
+    if (value === null || value === "" || (Array.isArray(value) && !value.length)) return [];
+    if (typeof value === "object" && !Array.isArray(value)) return Object.entries(flatOf(value, `${prefix}${key}.`));
+    if (key.endsWith("_bytes")) return [[prefix + key.replace(/_bytes$/, ""), `${(value / 2 ** 30).toFixed(1)} GiB`]];
+    return [[prefix + key, Array.isArray(value) ? value.join(", ") : typeof value === "number" ? value : String(value)]];
+  }));
+}

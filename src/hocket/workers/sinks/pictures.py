@@ -149,12 +149,17 @@ def contact_sheet(pictures: Mapping[str, Array]) -> Array:
 
 def write_png(path: Path, image: Array) -> None:
     """Save an RGB image, uint8 `[height, width, 3]`, as a PNG."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(encode_png(image))
+
+
+def encode_png(image: Array) -> bytes:
+    """An RGB image, uint8 `[height, width, 3]`, as a PNG."""
     import av
 
     frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(image), format="rgb24")
-    path.parent.mkdir(parents=True, exist_ok=True)
     # Rows as they are, as simple readers expect them.
-    path.write_bytes(_encoded(av.CodecContext.create("png", "w"), frame, {"pred": "none"}))
+    return _encoded(av.CodecContext.create("png", "w"), frame, {"pred": "none"})
 
 
 def encode_jpeg(frames: Sequence[Array], width: int) -> bytes:
