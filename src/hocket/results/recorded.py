@@ -64,10 +64,6 @@ class RecordedRun:
     def suites(self) -> list[str]:
         return list(dict.fromkeys(suite for suite, _ in self.trials.kinds))
 
-    def task_name(self, trial: Trial) -> str:
-        """The task, with its suite where there are several."""
-        return f"{trial.suite} / {trial.task}" if len(self.report.suites) > 1 else trial.task
-
     def videos(self, episode: Episode) -> list[str]:
         """An episode's videos, relative to the folder: those sealed with it, and those rendered
         since."""

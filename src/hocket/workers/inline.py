@@ -221,14 +221,14 @@ class _Numbers:
     is looked for unless there was none before and nothing has been drawn since."""
 
     _generator: Any = None
-    _drawn: bytes | None = None
+    _drawn = b""
     _state: Any = None
 
     def leave(self) -> None:
-        found, drawn = _GLOBAL.get_bit_generator(), None
+        found, drawn = _GLOBAL.get_bit_generator(), b""
         if isinstance(found, np.random.MT19937):
             drawn = ctypes.string_at(found.ctypes.state_address, _STATE_BYTES)
-        is_known = found is self._generator and drawn is not None and drawn == self._drawn
+        is_known = found is self._generator and drawn == self._drawn != b""
         if self._state is not None or not is_known:
             state: Any = np.random.get_state(legacy=False)
             self._state = state if state["has_gauss"] else None
