@@ -195,7 +195,7 @@ class Randomness:
     """Keeps the env's use of global random numbers apart from everyone else's in the process."""
 
     def __init__(self) -> None:
-        self._inside: Any = None
+        self._inside: tuple[Any, ...] | None = None
         self._numbers, self._others = _Numbers(), _Numbers()
 
     @contextlib.contextmanager
@@ -220,9 +220,9 @@ class _Numbers:
     keeps beside the generator, the second of two normal numbers, is copied where there is one: it
     is looked for unless there was none before and nothing has been drawn since."""
 
-    _generator: Any = None
+    _generator: np.random.BitGenerator | None = None
     _drawn = b""
-    _state: Any = None
+    _state: dict[str, Any] | None = None
 
     def leave(self) -> None:
         found, drawn = _GLOBAL.get_bit_generator(), b""
