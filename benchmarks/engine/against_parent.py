@@ -6,7 +6,7 @@ and the median ratio of neighbouring runs. Calls are what `sys.setprofile` sees 
 thread, those of Python and of C.
 
     git worktree add ../before 1a2b3c4 && python benchmarks/engine/against_parent.py ../before
-        [--python PATH] [--repeats 5] [--table]
+        [--python PATH] [--repeats 5] [--rows 'one lane']
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ ROWS = {
     "chunk of 16 steps, 8 lanes": ("chunks", 8, 0.65),
     "chunk of 16 steps, 64 lanes": ("chunks", 64, 0.8),
     "chunk of 16 steps, 256 lanes": ("chunks", 256, 0.8),
+    "chunk of 16 steps, one lane in this process": ("chunks", 1, 0.65),
+    "episode of one chunk, one lane in this process": ("bare", 1, 0.8),
     "episode of one chunk, no folder": ("bare", 8, 1 / 3),
     "episode of one chunk, a folder that records nothing": ("none", 8, 1 / 3),
     "episode of one chunk, numbers recorded": ("numbers", 8, 1 / 3),
@@ -184,6 +186,7 @@ def main() -> int:
     parser.add_argument("before", type=Path, help="a checkout of the commit to compare with")
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--rows", default="", help="only those whose name has this")
     parser.add_argument("--side", nargs=2, metavar=("KIND", "LANES"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.side:
@@ -195,6 +198,8 @@ def main() -> int:
     print("| what | us before | us now | ratio | wanted | all processes: ratio |")
     print("|---|---|---|---|---|---|")
     for what, (kind, lanes, wanted) in ROWS.items():
+        if options.rows not in what:
+            continue
         found: Mapping[str, list[dict[str, float]]] = {name: [] for name in sides}
         for repeat in range(options.repeats):
             for name in list(sides)[:: 1 if repeat % 2 else -1]:
@@ -215,7 +220,7 @@ def main() -> int:
             flush=True,
         )
     print("\n| calls | before | now | wanted |\n|---|---|---|---|")
-    for lanes, (four, most) in CALLS.items():
+    for lanes, (four, most) in CALLS.items() if not options.rows else ():
         key = "four" if four else "each"
         counts = [run(options.python, tree, "calls", lanes)[key] for tree in sides.values()]
         what = "in a batch of four, 8 lanes" if four else "of a chunk, 64 lanes"

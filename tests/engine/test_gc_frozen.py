@@ -7,7 +7,7 @@ import weakref
 
 import pytest
 
-from hocket.engine.garbage import FEW, MANY, gc_frozen
+from hocket.engine.garbage import COLLECT_AFTER, FEW, MANY, gc_frozen
 
 
 class Node:
@@ -36,10 +36,23 @@ def test_garbage_of_the_run_is_collected_as_always() -> None:
         assert seen() is None
 
 
-def test_few_lanes_change_nothing() -> None:
-    before = gc.get_freeze_count()
+def test_few_lanes_freeze_nothing_and_are_collected_less_often() -> None:
+    before, usual = gc.get_freeze_count(), gc.get_threshold()
     with gc_frozen(MANY - 1):
         assert gc.get_freeze_count() == before
+        assert gc.get_threshold() == (COLLECT_AFTER, *usual[1:])
+    assert gc.get_threshold() == usual
+
+
+def test_a_collector_that_is_off_or_rarer_stays_so() -> None:
+    usual = gc.get_threshold()
+    try:
+        for rarer in (0, 10 * COLLECT_AFTER):
+            gc.set_threshold(rarer)
+            with gc_frozen(1):
+                assert gc.get_threshold()[0] == rarer
+    finally:
+        gc.set_threshold(*usual)
 
 
 def test_an_error_gives_it_back_too() -> None:

@@ -167,8 +167,7 @@ class Report:
         kind = episodes.trials.kind
         suite_of = np.array([list(names).index(suite) for suite, _ in kinds], np.int64)
         score = functools.partial(Score.of, episodes, independent=independent_starts)
-        # Of very many this takes most memory: nothing else is held meanwhile.
-        overall, none = score(), np.zeros(0, np.int64)
+        overall, none = score(), np.zeros(0, np.int64)  # first: of very many it takes most memory
         by_task, by_suite = stats.rows_by(kind), stats.rows_by(suite_of[kind])
         return cls(
             overall=overall,

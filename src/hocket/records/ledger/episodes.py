@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from hocket.core.data import Array, Episode, Outcome, Trial
+from hocket.errors import RunFolderError
 
 OUTCOMES = tuple(Outcome)
 """The column `outcome` holds indices of these."""
@@ -33,6 +34,8 @@ _EMPTY: dict[str, Any] = {"[]": (), "{}": {}, "null": None}
 BATCH = 8192
 """How many rows are objects at a time."""
 _PARTS = 8
+_SHORT = 150
+"""Bytes of a task's name to which any numbers can be added, and no folder's name is cut."""
 
 
 class Trials(Sequence[Trial]):
@@ -213,6 +216,22 @@ def common_rows(a: Trials, b: Trials) -> tuple[Array, Array]:
     rows, others = order[:-1][is_common], order[1:][is_common] - len(a)
     by_row = np.argsort(rows)
     return rows[by_row], others[by_row]
+
+
+def refuse_equal_slugs(trials: Sequence[Trial], taken: set[str]) -> None:
+    """Refuse two trials with one folder name, which would mix their files."""
+    kinds = {trial[:2] for trial in trials}
+    names = {Trial(*kind, seed=0).slug.removesuffix("-0").rstrip("-") for kind in kinds}
+    if not taken and len(names) == len(kinds) and all(len(n.encode()) < _SHORT for n in names):
+        return  # Names of tasks that differ, and by more than dashes, do so with any numbers.
+    seen = set(taken)
+    for trial in trials:
+        if trial.slug in seen:
+            raise RunFolderError(
+                f"Trial {trial.id} has the folder name of another trial, {trial.slug!r}. Rename "
+                f"the suite or the task of one."
+            )
+        seen.add(trial.slug)
 
 
 def row_of(episode: Episode) -> tuple[Any, ...]:

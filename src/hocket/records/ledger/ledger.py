@@ -43,6 +43,7 @@ from hocket.records import formats
 from hocket.records.file_rows import received
 from hocket.records.folder import FolderLike, FolderLock, RunFolder
 from hocket.records.ledger import schema
+from hocket.records.ledger.episodes import refuse_equal_slugs
 from hocket.records.ledger.view import NEVER_MADE, LedgerView
 from hocket.records.ledger.writer import (
     GroupWriter,
@@ -57,8 +58,6 @@ _TABLES = ("chunks", "steps", "states")
 _UNFINISHED = f".*{TEMPORARY}"
 _NEVER_BEGUN = -1
 _LOST = -2
-_SHORT = 150
-"""Bytes of a task's name to which any numbers can be added, and no folder's name is cut."""
 
 
 class Ledger(LedgerView):
@@ -151,7 +150,7 @@ class Ledger(LedgerView):
     def add_trials(self, trials: Iterable[Trial]) -> list[Trial]:
         """Plan more trials, after those that are planned; returns those that are new."""
         new = [trial for trial in dict.fromkeys(trials) if trial not in self._rows_of]
-        _refuse_equal_slugs(new, {trial.slug for trial in self._rows_of})
+        refuse_equal_slugs(new, {trial.slug for trial in self._rows_of})
         first = len(self._has_episode)
         with self._transaction() as connection:
             _insert_trials(connection, new, first)
@@ -334,7 +333,7 @@ class Ledger(LedgerView):
 def _make_file(folder: RunFolder, trials: Sequence[Trial], meta: Mapping[str, Any]) -> None:
     """Make the file under another name first: a ledger that is there is whole."""
     planned = list(dict.fromkeys(trials))
-    _refuse_equal_slugs(planned, set())
+    refuse_equal_slugs(planned, set())
     with drafted(folder.ledger) as draft, schema.translated(folder.ledger):
         draft.unlink(missing_ok=True)
         draft.touch()
@@ -357,22 +356,6 @@ def _insert_trials(connection: sqlite3.Connection, trials: Sequence[Trial], firs
         )
     except OverflowError:
         raise RunFolderError("A seed or repeat of a trial does not fit into 63 bits.") from None
-
-
-def _refuse_equal_slugs(trials: Sequence[Trial], taken: set[str]) -> None:
-    """Refuse two trials with one folder name, which would mix their files."""
-    kinds = {trial[:2] for trial in trials}
-    names = {Trial(*kind, seed=0).slug.removesuffix("-0").rstrip("-") for kind in kinds}
-    if not taken and len(names) == len(kinds) and all(len(n.encode()) < _SHORT for n in names):
-        return  # Names of tasks that differ, and by more than dashes, do so with any numbers.
-    seen = set(taken)
-    for trial in trials:
-        if trial.slug in seen:
-            raise RunFolderError(
-                f"Trial {trial.id} has the folder name of another trial, {trial.slug!r}. Rename "
-                f"the suite or the task of one."
-            )
-        seen.add(trial.slug)
 
 
 def _unnamed(ledger: LedgerView) -> Iterator[Path]:
