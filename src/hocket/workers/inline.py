@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import random
 import time
@@ -15,12 +16,14 @@ from hocket.core.contracts.link import Link
 from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.data import Observation
 from hocket.core.plugins import NoSettings
-from hocket.core.wire import Close, Execute, Hello, Message, Ready
-from hocket.errors import UsageError, WorkerFailed
+from hocket.core.wire import Build, Close, Execute, Failed, Hello, Message, Ready
+from hocket.errors import HocketError, UsageError, WorkerFailed
+from hocket.workers.early import EarlyWorkers
 from hocket.workers.env.host import Host
 from hocket.workers.rows.host import RowsHost
 from hocket.workers.shm import Control, Layout
 from hocket.workers.suites import is_batched
+from hocket.workers.worker import make_early
 
 
 class InlineRuntime:
@@ -31,9 +34,18 @@ class InlineRuntime:
     def __init__(self, argument: str = "", config: NoSettings | None = None) -> None:
         del argument, config
         self._link: InlineLink | RowsLink | None = None
+        self.early = EarlyWorkers(self._start)
 
     def start(self, spec: WorkerSpec) -> Link:
-        """Make the one worker. Nothing of the env is built before its first message."""
+        """Make the one worker. Nothing of the env is built before its first message, or before
+        somebody looks at it where it was begun early."""
+        if (early := self.early.take(spec)) is not None:
+            return early
+        link = self._start(spec)
+        link.open(spec)
+        return link
+
+    def _start(self, spec: WorkerSpec) -> InlineLink | RowsLink:
         if spec.python is not None:
             raise UsageError("Another interpreter needs worker processes: use the local runtime.")
         if self._link is not None and self._link.is_alive:
@@ -45,19 +57,30 @@ class InlineRuntime:
         return self._link
 
     def close(self) -> None:
+        self.early.close()
         if self._link is not None:
             self._link.kill()
 
 
-class InThreadLink:
+class InThreadLink(abc.ABC):
     """What every Link does whose worker lives in this thread. Subclasses say when it works."""
 
     def __init__(self, spec: WorkerSpec) -> None:
         self._inbox: deque[Message] = deque()
-        self._outbox: list[Message] = [Hello(0, "", "", "inline")]
+        self._outbox: list[Message] = []
         self._control = Control(bytearray(Control.size(spec.lanes)))
-        self._host: Host | RowsHost
+        self._host: Any = None
+        self._made: Any = None
+        """What was built before the link was opened."""
         self.is_alive = True
+
+    @abc.abstractmethod
+    def _host_of(self, spec: WorkerSpec) -> Host | RowsHost:
+        """What does the work, for a worker that is for this."""
+
+    def open(self, spec: WorkerSpec) -> None:
+        self._host = self._host_of(spec)
+        self._outbox.append(Hello(0, "", "", "inline"))
 
     def send(self, message: Message) -> bool:
         self._inbox.append(message)
@@ -88,7 +111,9 @@ class InThreadLink:
     def kill(self) -> None:
         if self.is_alive:
             self.is_alive = False
-            self._host.close()
+            for each in (self._host, self._made):
+                if each is not None:
+                    each.close()
 
     def post(self, message: Message, *, has_more: bool = False) -> None:
         del has_more
@@ -106,7 +131,13 @@ class InThreadLink:
                 self._perform(message)
 
     def _perform(self, message: Message) -> None:
-        self._host.perform(message)
+        if isinstance(message, Build):
+            try:
+                self._made = make_early(message, 0)
+            except HocketError as exc:
+                self.post(Failed.of(-1, -1, exc))
+        else:
+            self._host.perform(message)
 
 
 class InlineLink(InThreadLink):
@@ -116,10 +147,13 @@ class InlineLink(InThreadLink):
         super().__init__(spec)
         self._memory: bytearray | None = None
         self._randomness = Randomness()
-        self._views: list[Observation] = [{}] * spec.slots
-        self._host = Host(spec, self._control, self, 0)
+        self._views: list[Observation] = []
         self.is_shared = True
         self.block = 0
+
+    def _host_of(self, spec: WorkerSpec) -> Host:
+        self._views = [{}] * spec.slots
+        return Host(spec, self._control, self, 0, self._made)
 
     def arrays(self, lane: int, chunk: int = 0) -> Observation:
         del lane
@@ -147,13 +181,14 @@ class RowsLink(InThreadLink):
     """A Link to a batched simulator: `work` takes steps of the rows that have an action, until
     there is something to tell, or the policy has chunks for the others."""
 
-    _host: RowsHost
-
     def __init__(self, spec: WorkerSpec) -> None:
         super().__init__(spec)
-        self._host = host = RowsHost(spec, self._control, self.post, 0)
-        self.gather, self.signature, self.arrays = host.gather, host.signature, host.arrays
         self._has_stepped = False
+
+    def _host_of(self, spec: WorkerSpec) -> RowsHost:
+        host = RowsHost(spec, self._control, self.post, 0, made=self._made)
+        self.gather, self.signature, self.arrays = host.gather, host.signature, host.arrays
+        return host
 
     def send(self, message: Message) -> bool:
         self._inbox.append(message)
@@ -174,7 +209,10 @@ class RowsLink(InThreadLink):
             return None
         # Whoever has just made a step most likely makes another.
         is_busy = self._inbox or self._outbox or self._has_stepped
-        return 0.0 if is_busy else self._host.due_s()
+        if is_busy:
+            return 0.0
+        due_s: float | None = self._host.due_s()
+        return due_s
 
     def expect(self, lanes: int, seconds: float) -> None:
         self._host.rule.expect(lanes, time.perf_counter() + seconds)

@@ -6,9 +6,10 @@ import select
 import socket
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from hocket.core.contracts.runtime import WorkerSpec
-from hocket.core.wire import Ended, Message, Open, Progress, Pulse, Said, SetWord, Speak
+from hocket.core.wire import Ended, Message, Progress, Pulse, Said, SetWord, Speak
 from hocket.errors import WorkerFailed
 from hocket.workers.links.guard import Guard
 from hocket.workers.links.stream_link import StreamLink
@@ -41,7 +42,7 @@ class RemoteLink(StreamLink):
         self._said: str | None = None
         self._unread: list[Message] = []
         self._heard_at = time.monotonic()
-        self.send(Open({**spec.to_plain(), "transport": "inline"}))
+        self.open(replace(spec, transport="inline"))
 
     def receive(self) -> list[Message]:
         if self._out:
