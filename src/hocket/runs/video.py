@@ -20,8 +20,9 @@ from hocket.records.step_rows import StepRows
 from hocket.records.video.films import VideoPlan
 from hocket.records.video.rerender import Rendered, RenderJob, VideoWorkers
 from hocket.records.video.selection import VideoSelection
-from hocket.runs.assembly import Assembly, examine_python
+from hocket.runs.assembly import Assembly
 from hocket.runs.config import EvalConfig
+from hocket.runs.interpreter import examine_python
 from hocket.system import machine
 from hocket.system.durable import TEMPORARY
 from hocket.workers.fleet import Borrowed, Fleet

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 import contextlib
 import random
 import time
@@ -62,24 +61,20 @@ class InlineRuntime:
             self._link.kill()
 
 
-class InThreadLink(abc.ABC):
+class InThreadLink:
     """What every Link does whose worker lives in this thread. Subclasses say when it works."""
 
     def __init__(self, spec: WorkerSpec) -> None:
         self._inbox: deque[Message] = deque()
         self._outbox: list[Message] = []
         self._control = Control(bytearray(Control.size(spec.lanes)))
-        self._host: Any = None
+        self._host: Host | RowsHost
         self._made: Any = None
         """What was built before the link was opened."""
         self.is_alive = True
 
-    @abc.abstractmethod
-    def _host_of(self, spec: WorkerSpec) -> Host | RowsHost:
-        """What does the work, for a worker that is for this."""
-
-    def open(self, spec: WorkerSpec) -> None:
-        self._host = self._host_of(spec)
+    def _begin(self, host: Host | RowsHost) -> None:
+        self._host = host
         self._outbox.append(Hello(0, "", "", "inline"))
 
     def send(self, message: Message) -> bool:
@@ -111,9 +106,8 @@ class InThreadLink(abc.ABC):
     def kill(self) -> None:
         if self.is_alive:
             self.is_alive = False
-            for each in (self._host, self._made):
-                if each is not None:
-                    each.close()
+            if (owned := getattr(self, "_host", self._made)) is not None:
+                owned.close()
 
     def post(self, message: Message, *, has_more: bool = False) -> None:
         del has_more
@@ -151,9 +145,10 @@ class InlineLink(InThreadLink):
         self.is_shared = True
         self.block = 0
 
-    def _host_of(self, spec: WorkerSpec) -> Host:
+    def open(self, spec: WorkerSpec) -> None:
+        """Make what does the work of this spec."""
         self._views = [{}] * spec.slots
-        return Host(spec, self._control, self, 0, self._made)
+        self._begin(Host(spec, self._control, self, 0, self._made))
 
     def arrays(self, lane: int, chunk: int = 0) -> Observation:
         del lane
@@ -181,14 +176,17 @@ class RowsLink(InThreadLink):
     """A Link to a batched simulator: `work` takes steps of the rows that have an action, until
     there is something to tell, or the policy has chunks for the others."""
 
+    _host: RowsHost
+
     def __init__(self, spec: WorkerSpec) -> None:
         super().__init__(spec)
         self._has_stepped = False
 
-    def _host_of(self, spec: WorkerSpec) -> RowsHost:
+    def open(self, spec: WorkerSpec) -> None:
+        """Make what does the work of this spec."""
         host = RowsHost(spec, self._control, self.post, 0, made=self._made)
         self.gather, self.signature, self.arrays = host.gather, host.signature, host.arrays
-        return host
+        self._begin(host)
 
     def send(self, message: Message) -> bool:
         self._inbox.append(message)
@@ -209,10 +207,7 @@ class RowsLink(InThreadLink):
             return None
         # Whoever has just made a step most likely makes another.
         is_busy = self._inbox or self._outbox or self._has_stepped
-        if is_busy:
-            return 0.0
-        due_s: float | None = self._host.due_s()
-        return due_s
+        return 0.0 if is_busy else self._host.due_s()
 
     def expect(self, lanes: int, seconds: float) -> None:
         self._host.rule.expect(lanes, time.perf_counter() + seconds)

@@ -121,7 +121,7 @@ def run_check(
     assembly = Assembly(replace(config, env=(suite,), env_config=shares[suite]), lanes=1)
     trial = _first_trial(assembly, suite, task, config.seed)
     with contextlib.ExitStack() as stack:
-        policy = assembly.policy()
+        policy = assembly.policy([trial])
         stack.callback(policy.close)
         runtime = assembly.runtime()
         stack.callback(runtime.close)

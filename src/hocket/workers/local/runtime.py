@@ -18,7 +18,7 @@ import msgpack
 
 import hocket
 from hocket.core.contracts.link import Link
-from hocket.core.contracts.runtime import WorkerSpec
+from hocket.core.contracts.runtime import Runtime, WorkerSpec
 from hocket.core.plugins import NoSettings
 from hocket.errors import WorkerFailed
 from hocket.system.child import Child
@@ -93,10 +93,10 @@ class LocalRuntime:
 
 
 class Lent:
-    """A local runtime that one more fleet may use: `close` ends the workers that were started
-    through it, and leaves the zygotes."""
+    """A runtime that one more fleet may use: `close` ends the workers that were started through it,
+    and leaves what they were forked from."""
 
-    def __init__(self, runtime: LocalRuntime) -> None:
+    def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._links: list[Link] = []
 
