@@ -159,7 +159,7 @@ class Mortal(Keyed):
 
 
 class EvenSeeds(Keyed):
-    """Succeeds at its first step where the seed is even. Takes a list of names, and no use of it."""
+    """Succeeds at its first step where the seed is even. Takes names, and makes no use of them."""
 
     def __init__(self, *, names: tuple[str, ...]) -> None:
         del names
