@@ -13,7 +13,7 @@ import pytest
 
 import hocket
 from hocket.cli import main
-from hocket.errors import EnvError, HocketError, PolicyUnavailableError
+from hocket.errors import ConfigError, EnvError, HocketError, PolicyUnavailableError
 from hocket.exports.collect import CollectConfig, collect
 from hocket.runs.checks.check import run_check
 from hocket.runs.config import EvalConfig
@@ -164,6 +164,12 @@ def test_a_policy_that_cannot_be_loaded_ends_the_workers(lanes: int, tmp_path: P
     made = int((tmp_path / "made").read_text())
     if made != os.getpid():
         wait_gone([made])
+
+
+def test_a_folder_that_is_no_dataset_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no LeRobot dataset"):
+        run_check(config(), data=tmp_path)
+    assert not (tmp_path / "loading").exists()
 
 
 @pytest.mark.parametrize("lanes", [1, 2])

@@ -238,22 +238,18 @@ class Assembly:
 
     def _warm_up(self, trials: Sequence[Trial]) -> Callable[[], None]:
         """Begin to start what workers are forked from, and wait for nothing: it imports simulators
-        while the policy loads. Where that is in a process of its own, workers start too, and make
-        the envs of the first trials; what this gives looks after them."""
+        while the policy loads. Where that is in a process of its own, workers of single envs start
+        too, and make those of the first trials; what this gives looks after them."""
         kind = _KINDS.get(self._runtime_name(apart=False))
-        # Some simulators of rows can be made but once in a process, and not for any number of rows.
-        is_once = kind is InlineRuntime and self.is_batched
-        if self._warm is not None or not trials or kind is None or is_once:
+        if self._warm is not None or not trials or kind is None:
             return lambda: None
-        lanes = min(ROWS, len(trials)) if self._lanes == "auto" else self._lanes
-        worker, self._warm = self.worker(lanes=lanes), kind()
+        self._warm = kind()
         if isinstance(self._warm, LocalRuntime):
-            self._warm.prepare(worker)
-        if self.subject.policy_python is not None:
+            self._warm.prepare(self.worker())
+        if self.subject.policy_python is not None and not self.is_batched:
             # Where lanes are to be counted, one is looked at first.
-            count = 1 if self.is_batched or self._lanes == "auto" else self._lanes
-            first = [(trial.suite, trial.task) for trial in trials[:count]]
-            self._warm.early.begin(worker, first)
+            first = trials[: 1 if self._lanes == "auto" else self._lanes]
+            self._warm.early.begin(self.worker(), [(each.suite, each.task) for each in first])
         return self._warm.early.look
 
     def close(self) -> None:

@@ -58,8 +58,8 @@ class EarlyWorkers:
             elif not self._links:
                 raise trouble
 
-    def take(self, spec: WorkerSpec) -> Link | None:
-        """A worker of this spec, which has begun already; None where there is none."""
+    def take(self, spec: WorkerSpec) -> Link:
+        """A worker of this spec: one that has begun already, or else a new one."""
         known = replace(spec, reads=None, cameras=None, history=1, slots=1, sinks=(), folder=None)
         is_same = replace(known, tells=False) == self._spec
         while self._links:
@@ -68,7 +68,9 @@ class EarlyWorkers:
                 link.open(spec)
                 return link
             link.kill()
-        return None
+        link = self._start(spec)
+        link.open(spec)
+        return link
 
     def close(self) -> None:
         """End those that nobody asked for. Twice is safe."""

@@ -19,6 +19,7 @@ from hocket.core.wire import Build, Close, Execute, Failed, Hello, Message, Read
 from hocket.errors import HocketError, UsageError, WorkerFailed
 from hocket.workers.early import EarlyWorkers
 from hocket.workers.env.host import Host
+from hocket.workers.env.live_env import LiveEnv
 from hocket.workers.rows.host import RowsHost
 from hocket.workers.shm import Control, Layout
 from hocket.workers.suites import is_batched
@@ -38,11 +39,7 @@ class InlineRuntime:
     def start(self, spec: WorkerSpec) -> Link:
         """Make the one worker. Nothing of the env is built before its first message, or before
         somebody looks at it where it was begun early."""
-        if (early := self.early.take(spec)) is not None:
-            return early
-        link = self._start(spec)
-        link.open(spec)
-        return link
+        return self.early.take(spec)
 
     def _start(self, spec: WorkerSpec) -> InlineLink | RowsLink:
         if spec.python is not None:
@@ -69,8 +66,8 @@ class InThreadLink:
         self._outbox: list[Message] = []
         self._control = Control(bytearray(Control.size(spec.lanes)))
         self._host: Host | RowsHost
-        self._made: Any = None
-        """What was built before the link was opened."""
+        self._env: LiveEnv | None = None
+        """What was made before the link was opened."""
         self.is_alive = True
 
     def _begin(self, host: Host | RowsHost) -> None:
@@ -106,7 +103,7 @@ class InThreadLink:
     def kill(self) -> None:
         if self.is_alive:
             self.is_alive = False
-            if (owned := getattr(self, "_host", self._made)) is not None:
+            if (owned := getattr(self, "_host", self._env)) is not None:
                 owned.close()
 
     def post(self, message: Message, *, has_more: bool = False) -> None:
@@ -127,7 +124,7 @@ class InThreadLink:
     def _perform(self, message: Message) -> None:
         if isinstance(message, Build):
             try:
-                self._made = make_early(message, 0)
+                self._env = make_early(message, 0)
             except HocketError as exc:
                 self.post(Failed.of(-1, -1, exc))
         else:
@@ -148,7 +145,7 @@ class InlineLink(InThreadLink):
     def open(self, spec: WorkerSpec) -> None:
         """Make what does the work of this spec."""
         self._views = [{}] * spec.slots
-        self._begin(Host(spec, self._control, self, 0, self._made))
+        self._begin(Host(spec, self._control, self, 0, self._env))
 
     def arrays(self, lane: int, chunk: int = 0) -> Observation:
         del lane
@@ -184,7 +181,7 @@ class RowsLink(InThreadLink):
 
     def open(self, spec: WorkerSpec) -> None:
         """Make what does the work of this spec."""
-        host = RowsHost(spec, self._control, self.post, 0, made=self._made)
+        host = RowsHost(spec, self._control, self.post, 0)
         self.gather, self.signature, self.arrays = host.gather, host.signature, host.arrays
         self._begin(host)
 

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import compress
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -40,7 +40,7 @@ from hocket.workers.env.host import Host, Port
 from hocket.workers.env.live_env import LiveEnv
 from hocket.workers.links.files import Outgoing
 from hocket.workers.rows.host import RowsHost
-from hocket.workers.rows.sim import RowSims, on_host
+from hocket.workers.rows.sim import on_host
 from hocket.workers.shm import Control, Layout, Memory, create_block, map_block
 from hocket.workers.suites import is_batched
 
@@ -175,15 +175,8 @@ class RowsProcess(RowsHost):
     next trial runs in another simulator, is told where its arrays lie from then on.
     """
 
-    def __init__(
-        self,
-        spec: WorkerSpec,
-        control: Control,
-        port: Port,
-        index: int,
-        made: RowSims | None = None,
-    ) -> None:
-        super().__init__(spec, control, self._pass_on, index, made=made)
+    def __init__(self, spec: WorkerSpec, control: Control, port: Port, index: int) -> None:
+        super().__init__(spec, control, self._pass_on, index)
         self._port = port
         self._blocks: dict[Signature, Block] = {}
         self._block_of: dict[int, Block] = {}
@@ -258,13 +251,12 @@ class RowsProcess(RowsHost):
 def serve(stream: socket.socket, control: Control, index: int) -> int:
     """Work until told to close, or the parent is gone; return the process's exit code."""
     port = SocketPort(stream)
-    made: Any = None
-    first = port.receive()
+    first, env = port.receive(), None
     with contextlib.ExitStack() as stack:
         try:
             if isinstance(first, Build):
-                made = make_early(first, index)
-                stack.callback(made.close)
+                env = make_early(first, index)
+                stack.callback(env.close)
                 first = port.receive()
             if first is None:
                 return 0
@@ -272,7 +264,11 @@ def serve(stream: socket.socket, control: Control, index: int) -> int:
                 raise WireError(f"A worker's first message is Open, not {type(first).__name__}.")
             spec = stack.enter_context(port.opened(WorkerSpec.from_plain(first.spec)))
             is_plain = spec.renders or not is_batched(spec)
-            host = (Host if is_plain else RowsProcess)(spec, control, port, index, made)
+            host: Host | RowsProcess = (
+                Host(spec, control, port, index, env)
+                if is_plain
+                else RowsProcess(spec, control, port, index)
+            )
         except HocketError as exc:
             port.post(Failed.of(-1, -1, exc))
             return 1
@@ -282,17 +278,15 @@ def serve(stream: socket.socket, control: Control, index: int) -> int:
         return _perform(port, host)
 
 
-def make_early(order: Build, index: int) -> LiveEnv | RowSims:
-    """What a Build asks for, in the worker of this number. What it raises is told as an error of
-    the whole worker."""
-    spec = WorkerSpec.from_plain(order.spec)
-    made = RowSims(spec, index) if is_batched(spec) else LiveEnv(spec.suites, index)
+def make_early(order: Build, index: int) -> LiveEnv:
+    """The env that a Build asks for, in the worker of this number."""
+    env = LiveEnv(WorkerSpec.from_plain(order.spec).suites, index)
     try:
-        made.build(order.suite, order.task)
+        env.build(order.suite, order.task)
     except BaseException as exc:
-        made.close()
+        env.close()
         raise Failed.of(-1, -1, exc, f"The env of task {order.task!r}").error from exc
-    return made
+    return env
 
 
 def _perform(port: SocketPort, host: Host | RowsProcess) -> int:

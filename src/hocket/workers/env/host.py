@@ -80,15 +80,15 @@ class Host:
         control: Control,
         port: Port,
         index: int,
-        made: LiveEnv | None = None,
+        env: LiveEnv | None = None,
     ) -> None:
-        """`made`: an env that was built before it was known what is read of it."""
+        """`env`: one that was made before it was known what is read of it."""
         if spec.lanes != 1:
             raise UsageError(f"A worker of a plain env has one lane, not {spec.lanes}.")
         self._spec = spec
         self._control = control
         self._port = port
-        self._env = made or LiveEnv(spec.suites, index)
+        self._env = env or LiveEnv(spec.suites, index)
         self._buffer = ObservationBuffer(spec.reads, spec.history, spec.slots)
         self._tracks: Tracks | None = None
         self._runner: ChunkRunner | None = None

@@ -60,11 +60,7 @@ class LocalRuntime:
 
     def start(self, spec: WorkerSpec) -> Link:
         """Ask for a worker; it comes up by itself, and sends Hello."""
-        if (early := self.early.take(spec)) is not None:
-            return early
-        link = self._start(spec)
-        link.open(spec)
-        return link
+        return self.early.take(spec)
 
     def _start(self, spec: WorkerSpec) -> ProcessLink:
         zygote = self.prepare(spec)

@@ -38,17 +38,14 @@ class RowsHost:
         post: Callable[[Message], None],
         index: int,
         clock: Callable[[], float] = time.perf_counter,
-        made: RowSims | None = None,
     ) -> None:
-        """`made`: simulators that were built before it was known what is read of them."""
         self._spec = spec
         self._post = post
         self._clock = clock
         steps, words = control.columns()
         self._table = RowTable(spec.lanes, np.asarray(steps))
         self._words = np.asarray(words)
-        self._sims = RowSims(spec, index) if made is None else made
-        self._sims.read(spec.reads)
+        self._sims = RowSims(spec, index)
         self._recording = RowRecording(spec)
         self._numbers = RowNumbers(spec.lanes) if spec.tells else None
         self._remarks = RowRemarks(self._table, self._sims, post)

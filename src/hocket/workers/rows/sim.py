@@ -49,7 +49,7 @@ class RowSim:
             )
         self.env = env
         self.drawing = env if isinstance(env, Draws) else None
-        self.reads = reads
+        self._reads = reads
         self._suite = suite
         # Asked once: to look for a Protocol's methods takes longer than a small batch.
         self.shares_steps = not (isinstance(env, CostsByRow) and env.steps_cost_by_row)
@@ -117,7 +117,7 @@ class RowSim:
 
     def observe(self, rows: Array) -> dict[str, Array]:
         """What the policy reads of these rows."""
-        return choose(self.env.observe(rows), self.reads)
+        return choose(self.env.observe(rows), self._reads)
 
     def look(self, rows: Array) -> dict[str, Array]:
         """All that these rows see, on the host, whatever the policy reads."""
@@ -178,7 +178,7 @@ class RowSims:
     known by its index, its rows' `home`; a lane of the worker is a row in each of them."""
 
     def __init__(self, spec: WorkerSpec, index: int) -> None:
-        self._lanes, self._reads = spec.lanes, spec.reads
+        self._spec = spec
         self.suites = Suites(spec.suites, index)
         self._sims: list[RowSim] = []
         self._homes: dict[tuple[str, str], int] = {}
@@ -196,30 +196,20 @@ class RowSims:
         """True if rows of one of them cannot wait for each other."""
         return any(sim.is_together for sim in self._sims)
 
-    def build(self, suite: str, task: str) -> None:
-        """Build the simulator that has this task, where there is none yet."""
-        self.home(suite, task)
-
     def home(self, suite: str, task: str) -> int:
         """The index of the simulator that has this task; it is built where there is none yet."""
         home = self._homes.get((suite, task))
         if home is None:
             infos = self.suites[suite].tasks()
             find_task(suite, infos, task)
-            made_by, rows = self.suites[suite], self._lanes
+            made_by, rows = self.suites[suite], self._spec.lanes
             env: BatchedEnv = made_by.make_rows(task, rows)
             home = len(self._sims)
-            self._sims.append(RowSim(env, rows, self._reads, made_by))
+            self._sims.append(RowSim(env, rows, self._spec.reads, made_by))
             for name in (task, *env.tasks):
                 self._homes[suite, name] = home
                 self.tasks[suite, name] = with_details(find_task(suite, infos, name), env)
         return home
-
-    def read(self, keys: tuple[str, ...] | None) -> None:
-        """Have what is observed of all of them, from now on, be these keys; None means all."""
-        self._reads = keys
-        for sim in self._sims:
-            sim.reads = keys
 
     def observe(self, rows: Array, homes: Array) -> dict[str, Array]:
         first = int(homes[0])

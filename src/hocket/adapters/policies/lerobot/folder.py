@@ -139,8 +139,8 @@ def find_base(folder: Path, given: str) -> tuple[str, Path]:
         base = find_folder(name)
     except ConfigError as exc:
         raise ConfigError(
-            f"{folder} is a fine-tune of {name!r}, which {_ADAPTER} names, and has only what "
-            f"differs. {exc} --policy.base PATH tells where that policy is now."
+            f"{folder} is a fine-tune of {name!r}, which {'--policy.base' if given else _ADAPTER} "
+            f"names, and has only what differs. {exc} Where that policy is now: --policy.base PATH."
         ) from exc
     if not (base / WEIGHTS).is_file():
         raise ConfigError(f"{folder} is a fine-tune of {name!r}, which has no {WEIGHTS}.")
