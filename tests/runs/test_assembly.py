@@ -16,7 +16,7 @@ import pytest
 import hocket
 from hocket.errors import MissingExtraError, UsageError
 from hocket.runs.assembly import Assembly
-from hocket.runs.interpreter import examine_python
+from hocket.system.interpreter import examine_python
 from hocket.workers.fleet import Fleet
 from support.heard import Heard
 

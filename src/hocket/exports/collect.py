@@ -28,7 +28,7 @@ from hocket.runs.demonstrations.chosen import Choice, ExportConfig, Silent, Watc
 from hocket.runs.demonstrations.episodes import may_have_cameras
 from hocket.runs.elsewhere import Elsewhere
 from hocket.runs.evaluation import open_run
-from hocket.runs.interpreter import examine_python
+from hocket.system.interpreter import examine_python
 from hocket.workers.sinks.encoder import Quality, require_encoder
 from hocket.workers.sinks.video import is_rendered_later
 

@@ -33,11 +33,11 @@ from hocket.engine.delay import ControlDelay, DelayPlan
 from hocket.engine.loop import Engine
 from hocket.engine.scheduling.scheduler import Scheduler, SchedulerConfig
 from hocket.errors import EnvError, UnknownNameError, UsageError
-from hocket.runs.interpreter import examine_python
 from hocket.runs.policies import inference_of, load_policy, require_files
 from hocket.runs.probe import Probe, probe, retried
 from hocket.runs.subject import Subject
 from hocket.system import machine
+from hocket.system.interpreter import examine_python
 from hocket.system.waits import awaiting
 from hocket.workers.fleet import Fleet, FleetConfig
 from hocket.workers.inline import InlineRuntime

@@ -22,9 +22,9 @@ from hocket.records.video.rerender import Rendered, RenderJob, VideoWorkers
 from hocket.records.video.selection import VideoSelection
 from hocket.runs.assembly import Assembly
 from hocket.runs.config import EvalConfig
-from hocket.runs.interpreter import examine_python
 from hocket.system import machine
 from hocket.system.durable import TEMPORARY
+from hocket.system.interpreter import examine_python
 from hocket.workers.fleet import Borrowed, Fleet
 from hocket.workers.sinks.encoder import Quality, require_encoder
 from hocket.workers.sinks.states import FILE, load_states
