@@ -49,7 +49,7 @@ ROWS = 256
 many, few enough for any machine; docs/design/batched.md has the throughput of others."""
 
 
-_KINDS: Mapping[str, type[LocalRuntime | InlineRuntime]] = {
+_EARLY: Mapping[str, type[LocalRuntime | InlineRuntime]] = {
     "local": LocalRuntime,
     "inline": InlineRuntime,
 }
@@ -224,7 +224,7 @@ class Assembly:
         the policy; all others run in processes, and so does whatever shall stay `apart`."""
         name = self._runtime_name(apart=apart)
         warm = self._warm
-        if warm is not None and type(warm) is _KINDS.get(name):
+        if warm is not None and type(warm) is _EARLY.get(name):
             self._warm = None  # Whoever takes it owns it, and closes it.
             return warm
         built: Runtime = plugins.build("runtimes", name, self.subject.runtime_config)
@@ -240,7 +240,7 @@ class Assembly:
         """Begin to start what workers are forked from, and wait for nothing: it imports simulators
         while the policy loads. Where that is in a process of its own, workers of single envs start
         too, and make those of the first trials; what this gives looks after them."""
-        kind = _KINDS.get(self._runtime_name(apart=False))
+        kind = _EARLY.get(self._runtime_name(apart=False))
         if self._warm is not None or not trials or kind is None:
             return lambda: None
         self._warm = kind()

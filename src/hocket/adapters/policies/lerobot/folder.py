@@ -205,17 +205,16 @@ def _read_config(folder: Path, plain: Mapping[str, Any], parser: Any) -> Any:
     not got itself; one that is null says nothing."""
     kind = plain["type"]
     try:
-        fields = {each.name for each in dataclasses.fields(parser.get_choice_class(kind))} | {
-            "type"
-        }
+        known = dataclasses.fields(parser.get_choice_class(kind))
+        fields = {"type", *(each.name for each in known)}
         kept = {key: value for key, value in plain.items() if value is not None or key in fields}
         with tempfile.TemporaryDirectory() as copy:
             (Path(copy) / "config.json").write_text(json.dumps(kept))
             return parser.from_pretrained(copy)
     except Exception as exc:  # the parser's errors have no common root
         if isinstance(exc, KeyError):
-            known = ", ".join(sorted(parser.get_known_choices()))
-            exc = KeyError(f"it knows no policy {kind!r}, but {known}")
+            kinds = ", ".join(sorted(parser.get_known_choices()))
+            exc = KeyError(f"it knows no policy {kind!r}, but {kinds}")
         raise _unreadable(folder / "config.json", exc) from exc
 
 
