@@ -3,7 +3,8 @@
     python benchmarks/peers/lerobot_eval.py metaworld [--episodes 3] [--repeats 1] [LeRobot's flags]
 
 One of `pusht`, `aloha`, `metaworld`, `libero`, with a small ACT of random weights, 10 actions of
-each chunk, one lane beside a batch of one, films included on both sides. The two are started cold,
+each chunk, one lane beside a batch of one, films included on both sides. Flags of LeRobot's own,
+such as --env.episode_length, are given to both. The two are started cold,
 in turn, with the same flags. Successes, sums and highest rewards of all episodes are compared, and
 seconds of CPU of all processes.
 
@@ -51,8 +52,9 @@ main()
 """LeRobot's command, shown where LIBERO's assets are."""
 
 
-def save(folder: str, env: str, seed: str) -> None:
-    """A small ACT that reads and gives what the env has. Needs LeRobot."""
+def save(folder: str, env: str, seed: str, size: str) -> None:
+    """A small ACT that reads and gives what the env has, in pictures of another `size` than the
+    env's own where that is not 0. Needs LeRobot."""
     import torch
     from lerobot.configs.types import FeatureType, PolicyFeature
     from lerobot.policies.factory import (
@@ -64,7 +66,8 @@ def save(folder: str, env: str, seed: str) -> None:
     torch.manual_seed(int(seed))
     shape = SHAPES[env]
     high, low = shape.get("high", 1.0), 0.0 if "high" in shape else -1.0
-    image = PolicyFeature(type=FeatureType.VISUAL, shape=(3, *shape["size"]))
+    height, width = (int(size), int(size)) if int(size) else shape["size"]
+    image = PolicyFeature(type=FeatureType.VISUAL, shape=(3, height, width))
     config = make_policy_config(
         "act",
         input_features={
@@ -138,12 +141,14 @@ def main() -> int:
     parser.add_argument("--episodes", type=int, default=3)
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--seed", type=int, default=1000)
+    parser.add_argument("--size", type=int, default=0, help="LIBERO's pictures, not 360 px")
     options, more = parser.parse_known_args()
     python, is_equal, spent = str(LEROBOT / "python"), True, [0.0, 0.0]
     os.environ["MUJOCO_GL"] = os.environ["PYOPENGL_PLATFORM"] = "egl"
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
-        subprocess.run([python, __file__, "save", name, options.env, str(options.seed)], check=True)
+        words = ["save", name, options.env, str(options.seed), str(options.size)]
+        subprocess.run([python, __file__, *words], check=True)
         if options.env == "libero":
             data = os.environ.pop("HOCKET_LIBERO_DATA")
             subprocess.run([python, __file__, "lay-out-libero", data, name], check=True)
@@ -151,6 +156,9 @@ def main() -> int:
         flags = [f"--policy.path={place}", "--policy.n_action_steps=10", "--policy.device=cpu"]
         flags += [f"--eval.n_episodes={options.episodes}", "--eval.batch_size=1"]
         flags += [f"--seed={options.seed}", f"--env.type={options.env}", *TASKS[options.env]]
+        if options.size:
+            for edge in ("height", "width"):
+                flags.append(f"--env.observation_{edge}={options.size}")
         flags += more
         hocket = [sys.executable, "-m", "hocket", "lerobot-eval", "--python", python]
         for repeat in range(options.repeats):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,14 @@ def test_a_collection_of_other_settings_is_not_mixed_in(tmp_path):
     collect(config(2, to="run"), tmp_path / "run")
     with pytest.raises(UsageError, match="another episodes"):
         collect(config(3, to="run"), tmp_path / "run")
+
+
+def test_further_rounds_go_on_with_settings_that_were_given_as_tuples(tmp_path: Path) -> None:
+    wanted = config(to="run")
+    names = {"names": ("first", "second")}
+    env = ("support.keyed_envs:EvenSeeds",)
+    run = replace(wanted.run, env=env, policy="zero", env_config=names)
+    assert collect(replace(wanted, run=run), tmp_path / "run").trials > 4
 
 
 def test_a_dataset_that_exists_is_never_written_over(tmp_path):

@@ -15,7 +15,8 @@ import pytest
 
 import hocket
 from hocket.errors import MissingExtraError, UsageError
-from hocket.runs.assembly import Assembly, examine_python
+from hocket.runs.assembly import Assembly
+from hocket.system.interpreter import examine_python
 from hocket.workers.fleet import Fleet
 from support.heard import Heard
 

@@ -156,3 +156,22 @@ class Mortal(Keyed):
         with contextlib.suppress(FileNotFoundError):
             Path("once", moment).unlink()
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+class EvenSeeds(Keyed):
+    """Succeeds at its first step where the seed is even. Takes names, and makes no use of them."""
+
+    def __init__(self, *, names: tuple[str, ...]) -> None:
+        del names
+        super().__init__()
+        self._is_even = False
+
+    def see(self) -> dict[str, Any]:
+        return {"state": np.zeros(2, np.float32)}
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        self._is_even = not (seed or 0) % 2
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return self.see(), 1.0, True, False, {"success": self._is_even}

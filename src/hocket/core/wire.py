@@ -12,7 +12,7 @@ from typing import Annotated, Any, NamedTuple, Union, get_args
 
 from hocket.core.claims import Count, Seconds, Share, Within
 from hocket.core.data import NOTHING_TOLD, Array, InfoValues, Outcome
-from hocket.errors import HocketError, SecondResetError
+from hocket.errors import EnvError, HocketError, SecondResetError, from_name
 from hocket.system.text import frames, sentence
 
 MAX_PIECE = 1 << 18
@@ -25,9 +25,19 @@ TWICE = "twice"
 
 
 class Open(NamedTuple):
-    """The first message: what the worker is for, a WorkerSpec as plain values."""
+    """The first message, but for Build: what the worker is for, a WorkerSpec as plain values."""
 
     spec: Mapping[str, Any]
+
+
+class Build(NamedTuple):
+    """Before Open: make the env of a task, while it is not known yet what will be read of it.
+    Failed tells that it could not be made; else nothing is said."""
+
+    spec: Mapping[str, Any]
+    """The WorkerSpec as far as it is known, as plain values."""
+    suite: str
+    task: str
 
 
 class Describe(NamedTuple):
@@ -230,6 +240,11 @@ class Failed(NamedTuple):
         """The sentence, and the frames where there are any."""
         return f"{self.message}\n{self.traceback}".rstrip()
 
+    @property
+    def error(self) -> HocketError:
+        """The error that it tells of: one of hocket's own, or the env's."""
+        return from_name(self.kind, self.message) or EnvError(self.account)
+
 
 class Progress(NamedTuple):
     """Steps executed so far in each lane, where there is no shared memory to count them in."""
@@ -336,6 +351,7 @@ Message = Union[
     Observed,
     Remark,
     Told,
+    Build,
 ]
 """Every message. A message's index here is its number on the wire, so new ones go to the end."""
 MESSAGES: tuple[type[Any], ...] = get_args(Message)

@@ -7,6 +7,7 @@ the successes the first ones by seed are taken, and not the first that came in.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -21,12 +22,13 @@ from hocket.core.plugins import did_you_mean
 from hocket.engine.trials import Task
 from hocket.errors import ConfigError, HocketError, PolicyHungError, UsageError
 from hocket.exports import FORMATS, export_run, refuse_existing
-from hocket.runs.assembly import Assembly, examine_python
+from hocket.runs.assembly import Assembly
 from hocket.runs.config import EvalConfig
 from hocket.runs.demonstrations.chosen import Choice, ExportConfig, Watcher, untimed
 from hocket.runs.demonstrations.episodes import may_have_cameras
 from hocket.runs.elsewhere import Elsewhere
 from hocket.runs.evaluation import open_run
+from hocket.system.interpreter import examine_python
 from hocket.workers.sinks.encoder import Quality, require_encoder
 from hocket.workers.sinks.video import is_rendered_later
 
@@ -103,17 +105,8 @@ def collect(
     config = replace(config, run=_recorded(config.run))
     if config.to != RUN:
         refuse_existing(out.absolute())
-    is_given = policy is not None or elsewhere is not None
-    own = None if is_given else Assembly(config.run).policy()
-    is_stuck = False
-    try:
-        trials = _run_all(config, folder, policy or own, readers, elsewhere)
-    except PolicyHungError:
-        is_stuck = True
-        raise
-    finally:
-        if own is not None and not is_stuck:
-            own.close()
+    with contextlib.ExitStack() as stack:
+        trials = _run_all(config, folder, policy, readers, elsewhere, stack)
     if trials is None:
         return Collected(run=folder, episodes=0, trials=0, is_complete=False)
     count = sum(min(config.run.episodes, n) for n in _counted(config, trials).values())
@@ -135,14 +128,23 @@ def _run_all(
     policy: Policy | None,
     readers: Callable[[], Sequence[Reader]],
     elsewhere: Elsewhere | None,
+    stack: contextlib.ExitStack,
 ) -> list[Episode] | None:
-    """Run until every task has enough; returns all episodes, or None after an interruption."""
+    """Run until every task has enough; returns all episodes, or None after an interruption. A
+    policy of our own is made for the first round, kept for the others, and closed by `stack`."""
     plan: list[Trial] = []
     while True:
         with open_run(config.run, folder) as run:
             run.extend(plan)
+            if policy is None and elsewhere is None and run.remaining:
+                policy = run.assembly.policy(run.remaining)
+                stack.callback(policy.close)
             followers = (*readers(), _Refusal(config))
-            report = run.finish(policy=policy, readers=followers, elsewhere=elsewhere)
+            try:
+                report = run.finish(policy=policy, readers=followers, elsewhere=elsewhere)
+            except PolicyHungError:
+                stack.pop_all()  # To close what never returned might never return either.
+                raise
             if not report.complete:
                 return None
             episodes = list(report.episodes)

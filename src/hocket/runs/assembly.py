@@ -15,9 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
-import shutil
-import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -36,25 +33,27 @@ from hocket.engine.delay import ControlDelay, DelayPlan
 from hocket.engine.loop import Engine
 from hocket.engine.scheduling.scheduler import Scheduler, SchedulerConfig
 from hocket.errors import EnvError, UnknownNameError, UsageError
-from hocket.runs.policies import inference_of, load_policy
+from hocket.runs.policies import inference_of, load_policy, require_files
 from hocket.runs.probe import Probe, probe, retried
 from hocket.runs.subject import Subject
 from hocket.system import machine
+from hocket.system.interpreter import examine_python
 from hocket.system.waits import awaiting
 from hocket.workers.fleet import Fleet, FleetConfig
+from hocket.workers.inline import InlineRuntime
 from hocket.workers.local.runtime import Lent, LocalRuntime
 from hocket.workers.suites import has_rows
 
 ROWS = 256
 """Rows of a batched simulator where the user does not say: enough for a GPU's step to be shared by
 many, few enough for any machine; docs/design/batched.md has the throughput of others."""
-_EXAMINE = """
-import importlib.util, json, sys
-missing = [name for name in sys.argv[1:] if importlib.util.find_spec(name) is None]
-print(json.dumps({"version": sys.version_info[:2], "missing": missing}))
-"""
-_NEEDED = ("numpy",)
-_OLDEST = [3, 10]
+
+
+_EARLY: Mapping[str, type[LocalRuntime | InlineRuntime]] = {
+    "local": LocalRuntime,
+    "inline": InlineRuntime,
+}
+"""Runtimes whose workers start early."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +98,7 @@ class Assembly:
         self.why_lanes = ""
         """Why so many were chosen, in a sentence, where that was left to us."""
         self._tasks: dict[str, Sequence[TaskInfo]] = {}
-        self._warm: LocalRuntime | None = None
+        self._warm: LocalRuntime | InlineRuntime | None = None
         """A runtime that was started in advance, until somebody takes it."""
         shares = plugins.share_settings("envs", subject.env, subject.env_config)
         self.suites = {name: Ref(name=name, config=shares[name]) for name in subject.env}
@@ -183,6 +182,11 @@ class Assembly:
             raise UsageError(f"--seed {seed}: the tasks have starts 0 to {most - 1}.")
         return planned
 
+    def first_trial(self, seed: int) -> Trial:
+        """The first suite's first task, with this seed."""
+        suite, tasks = next(iter(self.tasks().items()))
+        return Trial(suite=suite, task=tasks[0].name, seed=seed)
+
     def has_independent_starts(self) -> bool:
         """True if trials of one seed start independently of each other: every suite says so of its
         tasks, under the scheme that makes it true, and no task stands in two suites."""
@@ -219,9 +223,9 @@ class Assembly:
         `breakpoint()` works, and so all rows of a batched simulator, which may share a device with
         the policy; all others run in processes, and so does whatever shall stay `apart`."""
         name = self._runtime_name(apart=apart)
-        if name == "local" and self._warm is not None:
-            # Whoever takes it owns it, and closes it.
-            warm, self._warm = self._warm, None
+        warm = self._warm
+        if warm is not None and type(warm) is _EARLY.get(name):
+            self._warm = None  # Whoever takes it owns it, and closes it.
             return warm
         built: Runtime = plugins.build("runtimes", name, self.subject.runtime_config)
         return built
@@ -232,12 +236,21 @@ class Assembly:
         is_here = not apart and (self.is_batched or self._lanes == 1)
         return "inline" if is_here and self.subject.env_python is None else "local"
 
-    def warm_up(self) -> None:
+    def _warm_up(self, trials: Sequence[Trial]) -> Callable[[], None]:
         """Begin to start what workers are forked from, and wait for nothing: it imports simulators
-        while the policy loads. `close` ends it where nobody took it."""
-        if self._warm is None and self._runtime_name(apart=False) == "local":
-            self._warm = LocalRuntime()
+        while the policy loads. Where that is in a process of its own, workers of single envs start
+        too, and make those of the first trials; what this gives looks after them."""
+        kind = _EARLY.get(self._runtime_name(apart=False))
+        if self._warm is not None or not trials or kind is None:
+            return lambda: None
+        self._warm = kind()
+        if isinstance(self._warm, LocalRuntime):
             self._warm.prepare(self.worker())
+        if self.subject.policy_python is not None and not self.is_batched:
+            # Where lanes are to be counted, one is looked at first.
+            first = trials[: 1 if self._lanes == "auto" else self._lanes]
+            self._warm.early.begin(self.worker(), [(each.suite, each.task) for each in first])
+        return self._warm.early.look
 
     def close(self) -> None:
         """End what was started in advance. Twice is safe."""
@@ -322,9 +335,16 @@ class Assembly:
 
     # -- policy --------------------------------------------------------------------------------
 
-    def policy(self) -> Policy:
-        """The policy, in an interpreter of its own where the subject names one."""
-        return load_policy(self.subject)
+    def policy(self, trials: Sequence[Trial] = ()) -> Policy:
+        """The policy, in an interpreter of its own where the subject names one. Workers start while
+        it loads, for those who are to run these `trials`, in this order; whichever of the two fails
+        first ends the other. `close` ends workers that nobody took."""
+        require_files(self.subject)
+        try:
+            return load_policy(self.subject, self._warm_up(trials))
+        except BaseException:
+            self.close()
+            raise
 
     @contextlib.contextmanager
     def engine(
@@ -366,29 +386,3 @@ def _is_env(build: Any) -> bool:
     """True if a class is that of an env, and so of one task: a suite of tasks has other methods."""
     is_suite = hasattr(build, "tasks") and (hasattr(build, "make") or hasattr(build, "make_rows"))
     return isinstance(build, type) and hasattr(build, "step") and not is_suite
-
-
-def examine_python(python: str, *wanted: str) -> list[str]:
-    """Which of the wanted modules another interpreter lacks; refuses one that cannot host envs."""
-    executable = shutil.which(python)
-    if executable is None:
-        raise UsageError(f"There is no Python interpreter at {python!r}. Check --env-python.")
-    command = [executable, "-c", _EXAMINE, *_NEEDED, *wanted]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-        answer = json.loads(done.stdout)
-        version, missing = answer["version"], answer["missing"]
-    except (OSError, subprocess.SubprocessError, ValueError, TypeError, KeyError) as error:
-        raise UsageError(f"{python!r} is no Python interpreter. Check --env-python.") from error
-    if version < _OLDEST:
-        raise UsageError(
-            f"--env-python {python} is Python {version[0]}.{version[1]}; workers need 3.10 or "
-            "later."
-        )
-    needed = [name for name in _NEEDED if name in missing]
-    if needed:
-        raise UsageError(
-            f"--env-python {python} lacks {' and '.join(needed)}. Run: {python} -m pip install "
-            f"{' '.join(needed)}"
-        )
-    return [name for name in wanted if name in missing]

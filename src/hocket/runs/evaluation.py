@@ -278,6 +278,8 @@ def open_run(config: EvalConfig, folder: Path) -> Run:
     asked = dataclasses.replace(config, infer_timeout_s=run.config.infer_timeout_s)
     if asked.delay == MEASURED:  # what was measured when the run began
         asked = dataclasses.replace(asked, delay=run.config.delay)
+    # As the folder has it: settings may be tuples here, which come back as lists.
+    asked = EvalConfig.from_plain(asked.to_plain())
     ours, theirs = dataclasses.asdict(asked), dataclasses.asdict(run.config)
     differ = [
         f"{name} ({theirs[name]!r}, now {ours[name]!r})"

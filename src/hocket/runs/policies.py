@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 from hocket.core import plugins
-from hocket.core.contracts.policy import Policy, Replicas, Sessions
+from hocket.core.contracts.policy import Loads, Policy, Replicas, Sessions
 from hocket.core.specs import PolicySpec
 from hocket.engine.inferring.deadline import InferDeadline
 from hocket.engine.inferring.inference import Inference
@@ -18,19 +19,39 @@ from hocket.system.text import account
 from hocket.system.waits import awaiting
 
 _LOG = logging.getLogger(__name__)
+_LOOK_S = 0.05
+"""Seconds between two looks at workers that start while a policy loads."""
 
 
-def load_policy(subject: Subject) -> Policy:
-    """The policy, in an interpreter of its own where the subject names one."""
+def load_policy(subject: Subject, look: Callable[[], None] = lambda: None) -> Policy:
+    """The policy, in an interpreter of its own where the subject names one. While it loads there,
+    `look` is called again and again; what that raises ends it."""
     name, settings = subject.policy, subject.policy_config
     if subject.policy_python is not None:
         name = f"sidecar:{name}"
         settings = {"python": subject.policy_python, "config": dict(settings)}
-    require_files(subject)
     with awaiting(f"the policy {subject.policy} to load"):
-        built = require_policy(build_policy(name, settings), subject.policy)
+        built = build_policy(name, settings)
+        if isinstance(built, Loads):
+            return _looking(built, subject.policy, look)
+        built = require_policy(built, subject.policy)
         _ = built.spec  # a policy over the wire connects here
     return built
+
+
+def _looking(built: Any, name: str, look: Callable[[], None]) -> Policy:
+    """The policy once its process has loaded it; `look` is called in this thread meanwhile."""
+    end = built.begin_loading()
+    with ThreadPoolExecutor(1, thread_name_prefix="hocket-loading") as thread:
+        try:
+            loading = thread.submit(require_policy, built, name)
+            while not wait([loading], _LOOK_S).done:
+                look()
+            return loading.result()
+        except BaseException:
+            end()
+            built.close()
+            raise
 
 
 def close_policy(policy: Policy, name: str) -> None:

@@ -205,11 +205,11 @@ def fixed_delay(config: EvalConfig, assembly: Assembly) -> EvalConfig:
     seconds in which the policy answers one row, its first trial's."""
     if config.delay != MEASURED:
         return config
-    suite, tasks = next(iter(assembly.tasks().items()))
-    trial = Trial(suite=suite, task=tasks[0].name, seed=config.seed)
-    policy = assembly.policy()
+    trial = assembly.first_trial(config.seed)
+    policy = assembly.policy([trial])
     try:
         seen = assembly.probe(policy, trial, replan=config.replan)
     finally:
+        assembly.close()
         policy.close()
     return replace(config, delay=f"{1000 * seen.latencies[1]:.1f}ms")

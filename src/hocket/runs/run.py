@@ -34,7 +34,7 @@ from hocket.runs.assembly import Assembly, Recording
 from hocket.runs.config import EvalConfig
 from hocket.runs.early_stop import decider_of, rounds_of
 from hocket.runs.elsewhere import Elsewhere, Keeping, Work
-from hocket.runs.policies import close_policy, require_files
+from hocket.runs.policies import close_policy
 from hocket.runs.readers import AboutReader, ExactnessReader, LegReader, tell
 from hocket.runs.rollout import Rollout, fixed_delay
 from hocket.runs.video import (
@@ -199,12 +199,8 @@ class Run:
             noted = functools.partial(tell, readers)
             self._recorded = without_impossible_video(self.config, noted)
         with contextlib.ExitStack() as stack:
-            if fleets is None:
-                fleets = stack.enter_context(Fleets())
-                if elsewhere is None:
-                    require_files(self.config)
-                    self.assembly.warm_up()
-                    stack.callback(self.assembly.close)
+            fleets = fleets or stack.enter_context(Fleets())
+            stack.callback(self.assembly.close)
             if elsewhere is not None:
                 report = self._roll_elsewhere(elsewhere, readers)
             else:
@@ -255,7 +251,8 @@ class Run:
     ) -> Report:
         with contextlib.ExitStack() as stack:
             if policy is None:
-                policy = self.assembly.policy()
+                # Workers that are kept, of the run before, need no new ones.
+                policy = self.assembly.policy(() if fleets.lent else self.remaining)
                 stack.callback(self._close, policy)
             if leg is not None:
                 leg.read_files(policy)

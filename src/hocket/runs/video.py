@@ -19,10 +19,11 @@ from hocket.records.step_rows import KeptStates, StateRows, StepRows
 from hocket.records.video.films import VideoPlan
 from hocket.records.video.rerender import Rendered, RenderJob, VideoWorkers
 from hocket.records.video.selection import VideoSelection
-from hocket.runs.assembly import Assembly, examine_python
+from hocket.runs.assembly import Assembly
 from hocket.runs.config import EvalConfig
 from hocket.system import machine
 from hocket.system.durable import TEMPORARY
+from hocket.system.interpreter import examine_python
 from hocket.workers.fleet import Borrowed, Fleet
 from hocket.workers.sinks.encoder import Quality, require_encoder
 from hocket.workers.sinks.states import FILE, load_states

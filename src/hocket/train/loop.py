@@ -18,7 +18,6 @@ from hocket.adapters.policies.simple import ZeroPolicy
 from hocket.core import plugins
 from hocket.core.contracts.policy import Policy
 from hocket.core.contracts.recorder import Followed, Reader
-from hocket.core.data import Trial
 from hocket.core.specs import ArraySpec, EnvSpec, TaskInfo
 from hocket.engine.loop import Engine
 from hocket.engine.trials import TrialQueue
@@ -217,6 +216,7 @@ class _Prepared:
 def _prepare(config: TrainConfig, start: Path | None, stack: contextlib.ExitStack) -> _Prepared:
     """Look at the env, and build the network and the policy that acts with it."""
     assembly = Assembly(config, config.lanes)
+    stack.callback(assembly.close)
     base = base_of(config, assembly)
     if base is not None:
         stack.callback(base.close)
@@ -340,7 +340,7 @@ def _look(
         # A stock server says how long its chunks are only by answering.
         looker = base
     worker = replace(assembly.worker(), cameras=cameras)
-    trial = Trial(suite=tasks[0][0], task=tasks[0][1].name, seed=config.eval_seed)
+    trial = assembly.first_trial(config.eval_seed)
     seen = retried(
         lambda: probe(assembly.runtime(), worker, looker, trial, name=config.policy, replan=1)
     )

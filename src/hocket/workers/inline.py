@@ -17,12 +17,15 @@ from hocket.core.contracts.link import Link
 from hocket.core.contracts.runtime import WorkerSpec
 from hocket.core.data import Observation
 from hocket.core.plugins import NoSettings
-from hocket.core.wire import Close, Execute, Hello, Message, Ready
-from hocket.errors import UsageError, WorkerFailed
+from hocket.core.wire import Build, Close, Execute, Failed, Hello, Message, Ready
+from hocket.errors import HocketError, UsageError, WorkerFailed
+from hocket.workers.early import EarlyWorkers
 from hocket.workers.env.host import Host
+from hocket.workers.env.live_env import LiveEnv
 from hocket.workers.rows.host import RowsHost
 from hocket.workers.shm import Control, Layout
 from hocket.workers.suites import is_batched
+from hocket.workers.worker import make_early
 
 
 class InlineRuntime:
@@ -33,9 +36,14 @@ class InlineRuntime:
     def __init__(self, argument: str = "", config: NoSettings | None = None) -> None:
         del argument, config
         self._link: InlineLink | RowsLink | None = None
+        self.early = EarlyWorkers(self._start)
 
     def start(self, spec: WorkerSpec) -> Link:
-        """Make the one worker. Nothing of the env is built before its first message."""
+        """Make the one worker. Nothing of the env is built before its first message, or before
+        somebody looks at it where it was begun early."""
+        return self.early.take(spec)
+
+    def _start(self, spec: WorkerSpec) -> InlineLink | RowsLink:
         if spec.python is not None:
             raise UsageError("Another interpreter needs worker processes: use the local runtime.")
         if self._link is not None and self._link.is_alive:
@@ -47,6 +55,7 @@ class InlineRuntime:
         return self._link
 
     def close(self) -> None:
+        self.early.close()
         if self._link is not None:
             self._link.kill()
 
@@ -56,10 +65,16 @@ class InThreadLink:
 
     def __init__(self, spec: WorkerSpec) -> None:
         self._inbox: deque[Message] = deque()
-        self._outbox: list[Message] = [Hello(0, "", "", "inline")]
+        self._outbox: list[Message] = []
         self._control = Control(bytearray(Control.size(spec.lanes)))
         self._host: Host | RowsHost
+        self._env: LiveEnv | None = None
+        """What was made before the link was opened."""
         self.is_alive = True
+
+    def _begin(self, host: Host | RowsHost) -> None:
+        self._host = host
+        self._outbox.append(Hello(0, "", "", "inline"))
 
     def send(self, message: Message) -> bool:
         self._inbox.append(message)
@@ -90,7 +105,8 @@ class InThreadLink:
     def kill(self) -> None:
         if self.is_alive:
             self.is_alive = False
-            self._host.close()
+            if (owned := getattr(self, "_host", self._env)) is not None:
+                owned.close()
 
     def post(self, message: Message, *, has_more: bool = False) -> None:
         del has_more
@@ -108,7 +124,13 @@ class InThreadLink:
                 self._perform(message)
 
     def _perform(self, message: Message) -> None:
-        self._host.perform(message)
+        if isinstance(message, Build):
+            try:
+                self._env = make_early(message, 0)
+            except HocketError as exc:
+                self.post(Failed.of(-1, -1, exc))
+        else:
+            self._host.perform(message)
 
 
 class InlineLink(InThreadLink):
@@ -118,10 +140,14 @@ class InlineLink(InThreadLink):
         super().__init__(spec)
         self._memory: bytearray | None = None
         self._randomness = Randomness()
-        self._views: list[Observation] = [{}] * spec.slots
-        self._host = Host(spec, self._control, self, 0)
+        self._views: list[Observation] = []
         self.is_shared = True
         self.block = 0
+
+    def open(self, spec: WorkerSpec) -> None:
+        """Make what does the work of this spec."""
+        self._views = [{}] * spec.slots
+        self._begin(Host(spec, self._control, self, 0, self._env))
 
     def arrays(self, lane: int, chunk: int = 0) -> Observation:
         del lane
@@ -153,9 +179,13 @@ class RowsLink(InThreadLink):
 
     def __init__(self, spec: WorkerSpec) -> None:
         super().__init__(spec)
-        self._host = host = RowsHost(spec, self._control, self.post, 0)
-        self.gather, self.signature, self.arrays = host.gather, host.signature, host.arrays
         self._has_stepped = False
+
+    def open(self, spec: WorkerSpec) -> None:
+        """Make what does the work of this spec."""
+        host = RowsHost(spec, self._control, self.post, 0)
+        self.gather, self.signature, self.arrays = host.gather, host.signature, host.arrays
+        self._begin(host)
 
     def send(self, message: Message) -> bool:
         self._inbox.append(message)

@@ -13,7 +13,7 @@ from hocket.core.contracts.link import LastWords, Link
 from hocket.core.contracts.runtime import Prepares, Runtime, WorkerSpec
 from hocket.core.specs import TaskInfo
 from hocket.core.wire import Close, Describe, Described, Failed, Hello, Message, Piece, Sealed
-from hocket.errors import EnvError, UsageError, WorkerFailed
+from hocket.errors import UsageError, WorkerFailed
 from hocket.system import limits, machine
 from hocket.workers.inbox import Inbox
 from hocket.workers.notices import LaneFailed, LanesRecycled, LanesUp, WorkerFault
@@ -146,8 +146,7 @@ class Supervisor:
                 if isinstance(message, Described):
                     return [TaskInfo(**task) for task in message.tasks]
                 if isinstance(message, Failed):
-                    error = errors.from_name(message.kind, message.message)
-                    raise error or EnvError(message.account)
+                    raise message.error
         finally:
             link.kill()
         raise WorkerFailed(f"The tasks of {suite!r} were not told within {timeout_s} s.")

@@ -24,6 +24,7 @@ from hocket.core.data import Ref, Signature
 from hocket.core.frames import Frames, pack
 from hocket.core.wire import (
     END_OBSERVED,
+    Build,
     Close,
     Executed,
     Failed,
@@ -36,6 +37,7 @@ from hocket.core.wire import (
 )
 from hocket.errors import HocketError, MissingExtraError, WireError
 from hocket.workers.env.host import Host, Port
+from hocket.workers.env.live_env import LiveEnv
 from hocket.workers.links.files import Outgoing
 from hocket.workers.rows.host import RowsHost
 from hocket.workers.rows.sim import on_host
@@ -249,16 +251,24 @@ class RowsProcess(RowsHost):
 def serve(stream: socket.socket, control: Control, index: int) -> int:
     """Work until told to close, or the parent is gone; return the process's exit code."""
     port = SocketPort(stream)
-    first = port.receive()
-    if first is None:
-        return 0
+    first, env = port.receive(), None
     with contextlib.ExitStack() as stack:
         try:
+            if isinstance(first, Build):
+                env = make_early(first, index)
+                stack.callback(env.close)
+                first = port.receive()
+            if first is None:
+                return 0
             if not isinstance(first, Open):
                 raise WireError(f"A worker's first message is Open, not {type(first).__name__}.")
             spec = stack.enter_context(port.opened(WorkerSpec.from_plain(first.spec)))
             is_plain = spec.renders or not is_batched(spec)
-            host = (Host if is_plain else RowsProcess)(spec, control, port, index)
+            host: Host | RowsProcess = (
+                Host(spec, control, port, index, env)
+                if is_plain
+                else RowsProcess(spec, control, port, index)
+            )
         except HocketError as exc:
             port.post(Failed.of(-1, -1, exc))
             return 1
@@ -266,6 +276,17 @@ def serve(stream: socket.socket, control: Control, index: int) -> int:
         version = platform.python_version()
         port.post(Hello(os.getpid(), sys.executable, version, port.transport))
         return _perform(port, host)
+
+
+def make_early(order: Build, index: int) -> LiveEnv:
+    """The env that a Build asks for, in the worker of this number."""
+    env = LiveEnv(WorkerSpec.from_plain(order.spec).suites, index)
+    try:
+        env.build(order.suite, order.task)
+    except BaseException as exc:
+        env.close()
+        raise Failed.of(-1, -1, exc, f"The env of task {order.task!r}").error from exc
+    return env
 
 
 def _perform(port: SocketPort, host: Host | RowsProcess) -> int:

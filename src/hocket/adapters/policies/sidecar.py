@@ -16,7 +16,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from subprocess import PIPE
@@ -81,9 +81,14 @@ class Sidecar:
         self._bound: list[EnvSpec] = []
         self._continued: tuple[str, Mapping[str, Any]] | None = None
 
+    def begin_loading(self) -> Callable[[], None]:
+        """Begin to load it, and wait for nothing; what this gives ends the process."""
+        with self._lock:
+            return self._begin().process.kill
+
     @property
     def spec(self) -> PolicySpec:
-        """What the policy says of itself. The first call loads it."""
+        """What the policy says of itself. The first call waits until it is loaded."""
         return self._living().client.spec
 
     @property
@@ -117,13 +122,13 @@ class Sidecar:
     def end_session(self, session: str) -> None:
         """Tell the policy, unless its process is gone and the session with it."""
         child = self._child
-        if child is not None and child.process.is_alive:
+        if child is not None and child.is_ready and child.process.is_alive:
             child.client.end_session(session)
 
     def restart(self) -> bool:
         """End the child, which does not answer; the next call starts another, a few times."""
         child = self._child  # without the lock, which whoever waits for a child to load holds
-        if child is not None:
+        if child is not None and child.is_ready:
             child.process.kill()
         return self._starts <= MAX_RESTARTS
 
@@ -135,7 +140,7 @@ class Sidecar:
 
     def _living(self) -> _Served:
         with self._lock:
-            if self._child is not None:
+            if self._child is not None and self._child.is_ready:
                 if self._child.process.is_alive:
                     return self._child
                 last = self._child.ending()
@@ -145,23 +150,39 @@ class Sidecar:
                     raise PolicyUnavailableError(
                         f"The sidecar of {self._name} died {self._starts} times. {last}"
                     )
-            self._starts += 1
-            self._child = _Served(self._name, self._config)
+            child = self._child or self._begin()
+            try:
+                child.wait_until_ready()
+            except BaseException:
+                self._child = None
+                child.close()
+                raise
             for spec in self._bound:
-                self._child.client.bind(spec)
+                child.client.bind(spec)
             if self._continued is not None:
-                self._child.client.continue_by(*self._continued)
-            return self._child
+                child.client.continue_by(*self._continued)
+            return child
+
+    def _begin(self) -> _Served:
+        self._starts += 1
+        self._child = _Served(self._name, self._config)
+        return self._child
 
 
 class _Served:
-    """The policy's process, its folder, and the client that talks to it."""
+    """The policy's process, its folder, and the client that talks to it once it is ready."""
+
+    client: OpenPI
 
     def __init__(self, name: str, config: SidecarConfig) -> None:
         self._name = name
+        self._config = config
+        self.is_ready = False
+        self._deadline = time.monotonic() + config.ready_timeout_s
         with contextlib.ExitStack() as stack:
             folder = stack.enter_context(ScratchFolder("sidecar")).path
-            socket, hocket, lent = folder / "socket", folder / "hocket-path", folder / "lent-path"
+            hocket, lent, socket = folder / "hocket-path", folder / "lent-path", folder / "socket"
+            self._socket = socket
             _lend(hocket, ("hocket",))
             _lend(lent, _LENT)
             program = _START.format(hocket=str(hocket), lent=str(lent))
@@ -170,22 +191,27 @@ class _Served:
             stack.callback(self.process.end, _END_S)
             order = {"policy": name, "config": dict(config.config), "socket": str(socket)}
             self.process.tell(json.dumps(order).encode() + b"\n")
-            self._wait_until_ready(config.ready_timeout_s)
-            self.client = OpenPI(
-                f"unix:{socket}",
-                OpenPIConfig(timeout_s=config.timeout_s, ready_timeout_s=LOCAL_OUTAGE_S),
-            )
-            stack.callback(self.client.close)
-            self.close = stack.pop_all().close
+            self._stack = stack.pop_all()
+
+    def close(self) -> None:
+        self._stack.close()
+
+    def wait_until_ready(self) -> None:
+        """Wait until the policy is loaded, and connect to it; or say why it is not."""
+        self._hear()
+        settings = OpenPIConfig(timeout_s=self._config.timeout_s, ready_timeout_s=LOCAL_OUTAGE_S)
+        self.client = OpenPI(f"unix:{self._socket}", settings)
+        self._stack.callback(self.client.close)
+        self.is_ready = True
 
     def ending(self) -> str:
         """How the process is or ended, and the end of what it printed."""
         return f"The sidecar of {self._name} {self.process.ending()}"
 
-    def _wait_until_ready(self, timeout_s: float) -> None:
+    def _hear(self) -> None:
         """Wait until the child says that it is ready, or why not; show meanwhile what it waits
         for."""
-        deadline = time.monotonic() + timeout_s
+        deadline, timeout_s = self._deadline, self._config.ready_timeout_s
         with contextlib.ExitStack() as waits:
             while line := self.process.line(deadline - time.monotonic()):
                 said = json.loads(line)

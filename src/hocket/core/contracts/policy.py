@@ -10,7 +10,7 @@ have their sha256.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from hocket.core.data import Answer, Batch, Observation, Row
@@ -120,6 +120,15 @@ class Replicas(Protocol):
     """A policy that can stand on several devices; one `infer` runs at a time on each."""
 
     def replicas(self, devices: Sequence[str]) -> Sequence[Policy]: ...
+
+
+@runtime_checkable
+class Loads(Protocol):
+    """A policy that loads in a process of its own, while this one does something else."""
+
+    def begin_loading(self) -> Callable[[], None]:
+        """Begin to load, and wait for nothing: whoever asks for the spec waits. What it gives ends
+        the process; then whoever waits is told so."""
 
 
 @runtime_checkable

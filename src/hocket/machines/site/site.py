@@ -33,10 +33,10 @@ class EvalWork(SiteWork):
         config = EvalConfig.from_plain(self.welcome.config)
         assembly = Assembly(config, config.lanes)
         assembly.require_envs()
-        policy = assembly.policy()
+        trial = Trial(*self.welcome.trial)
+        policy = assembly.policy([trial])
         is_stuck = False
         try:
-            trial = Trial(*self.welcome.trial)
             rollout = Rollout.prepare(config, assembly, policy, trial, self.welcome.episodes)
             files = FileDigests(places_of(config, getattr(policy, "files", ()))).finish()
             depends_on = {**provenance(config), **about_policy(config, policy), "files": files}
@@ -45,6 +45,7 @@ class EvalWork(SiteWork):
             is_stuck = True
             raise
         finally:
+            assembly.close()
             # Closing a policy that never returned might never return either.
             if not is_stuck:
                 policy.close()

@@ -70,6 +70,7 @@ class CollectingWork(SiteWork):
         description = Description.from_plain(self.welcome.start["description"])
         with contextlib.ExitStack() as stack:
             assembly = Assembly(config, config.lanes)
+            stack.callback(assembly.close)
             assembly.require_envs()
             program = depends_on(config)
             base = base_of(config, assembly)

@@ -26,7 +26,7 @@ from hocket.core.specs import ArraySpec, EnvSpec, PolicySpec
 from hocket.engine.inferring.policy_thread import PolicyThread
 from hocket.errors import EnvError, PolicyError, UnknownNameError, WorkerFailed
 from hocket.runs.checks.starts import StartFindings, examine_starts
-from hocket.runs.checks.training_data import Given, Mistake, compare
+from hocket.runs.checks.training_data import Given, Mistake, compare, opened
 from hocket.runs.probe import Probe, check_specs, probe
 from hocket.workers.sinks.pictures import contact_sheet, is_picture, write_png
 
@@ -116,12 +116,13 @@ def run_check(
     `data` also compare it with the LeRobot dataset that the policy was trained on."""
     from hocket.runs.assembly import Assembly
 
+    dataset = None if data is None else opened(data)
     suite = suite or config.env[0]
     shares = plugins.share_settings("envs", config.env, config.env_config)
     assembly = Assembly(replace(config, env=(suite,), env_config=shares[suite]), lanes=1)
     trial = _first_trial(assembly, suite, task, config.seed)
     with contextlib.ExitStack() as stack:
-        policy = assembly.policy()
+        policy = assembly.policy([trial])
         stack.callback(policy.close)
         runtime = assembly.runtime()
         stack.callback(runtime.close)
@@ -142,7 +143,7 @@ def run_check(
             stack.callback(elsewhere.close)
             thread = PolicyThread(witness, config.policy)
             starts = examine_starts(elsewhere, worker, trial, thread)
-            if data is not None and spec is not None:
+            if dataset is not None and spec is not None:
                 past = policy.spec.history > 1
                 given = Given(
                     inputs={k: v[-1] if past else v for k, v in witness.inputs.items()},
@@ -152,11 +153,13 @@ def run_check(
                     policy=policy,
                     keys=config.policy_config.get("keys", {}),
                 )
-                mistakes = compare(data, given, elsewhere, worker)
+                mistakes = compare(dataset, given, elsewhere, worker)
         problems = [] if spec is None else check_specs(witness.spec, spec, config.policy)
         warnings = [*starts.warnings]
         if spec is not None:
             warnings = [*action_warnings(witness.actions, spec), *warnings, *spec.notes]
+        if dataset is not None and timing is None:
+            warnings.append("Nothing was compared with --data: the policy must fit the env first.")
         return CheckResult(
             policy=config.policy,
             trial=trial,

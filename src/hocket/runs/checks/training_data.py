@@ -79,14 +79,24 @@ class Given:
     """The env's keys by the names that the policy was trained with, where they were given."""
 
 
-def compare(root: Path, given: Given, runtime: Runtime, worker: WorkerSpec) -> list[Mistake]:
-    """All that differs, the likeliest mistake first."""
+def opened(root: Path) -> DatasetFiles:
+    """The dataset of a folder; whatever is none is refused."""
     if not (root / INFO).is_file():
         raise ConfigError(f"{str(root)!r} is no LeRobot dataset: it has no {INFO}.")
     try:
-        data = _Sample(root, given)
+        return DatasetFiles(root)
     except (OSError, ValueError, KeyError, pa.ArrowException) as exc:
         raise unreadable(root, exc) from exc
+
+
+def compare(
+    dataset: DatasetFiles, given: Given, runtime: Runtime, worker: WorkerSpec
+) -> list[Mistake]:
+    """All that differs, the likeliest mistake first."""
+    try:
+        data = _Sample(dataset, given)
+    except (OSError, ValueError, KeyError, pa.ArrowException) as exc:
+        raise unreadable(dataset.root, exc) from exc
     found = [*_pictures(data, given), *_numbers(data, given)]
     if given.prompt not in data.prompts:
         known = ", ".join(map(repr, data.prompts[:5]))
@@ -110,9 +120,9 @@ class _Sample:
     """Some episodes of a dataset, by the env's keys: those of the same prompt where there are any,
     evenly spread."""
 
-    def __init__(self, root: Path, given: Given) -> None:
+    def __init__(self, dataset: DatasetFiles, given: Given) -> None:
         self._given = given
-        self.dataset = DatasetFiles(root)
+        self.dataset = dataset
         features, everyone = self.dataset.features, self.dataset.episodes
         self.prompts = sorted({prompt for one in everyone for prompt in one["tasks"]})
         chosen = [one for one in everyone if given.prompt in one["tasks"]] or everyone

@@ -28,7 +28,9 @@ _SYNC_BATCH = 16
 
 def base_of(config: TrainConfig, assembly: Assembly) -> Policy | None:
     """The policy that is corrected, where one is."""
-    return assembly.policy() if config.residual else None
+    if not config.residual:
+        return None
+    return assembly.policy([assembly.first_trial(config.eval_seed)])
 
 
 def policy_of(

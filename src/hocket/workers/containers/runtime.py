@@ -117,7 +117,9 @@ class ContainerRuntime:
         container = Container(self, spec)
         self._containers.append(container)
         guard = Guard(spec, left=container.left)
-        return start_worker(container, spec, 0, index, container.end, guard)
+        link = start_worker(container, spec, 0, index, container.end, guard)
+        link.open(spec)
+        return link
 
     def close(self) -> None:
         """End every container. The runtime can be used again."""

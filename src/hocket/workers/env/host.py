@@ -74,13 +74,21 @@ class Port(Protocol):
 class Host:
     """Owns one live env and at most one running attempt."""
 
-    def __init__(self, spec: WorkerSpec, control: Control, port: Port, index: int) -> None:
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        control: Control,
+        port: Port,
+        index: int,
+        env: LiveEnv | None = None,
+    ) -> None:
+        """`env`: one that was made before it was known what is read of it."""
         if spec.lanes != 1:
             raise UsageError(f"A worker of a plain env has one lane, not {spec.lanes}.")
         self._spec = spec
         self._control = control
         self._port = port
-        self._env = LiveEnv(spec.suites, index)
+        self._env = env or LiveEnv(spec.suites, index)
         self._buffer = ObservationBuffer(spec.reads, spec.history, spec.slots)
         self._tracks: Tracks | None = None
         self._runner: ChunkRunner | None = None

@@ -19,6 +19,7 @@ from hocket.core.wire import (
     Executed,
     Message,
     Observed,
+    Open,
     Ready,
 )
 from hocket.errors import WireError, WorkerFailed
@@ -138,15 +139,22 @@ class StreamLink(abc.ABC):
         self._guard = guard
         self._frames = Frames(MAX_FRAME if guard is None else _GUARDED_FRAME)
         self._out = bytearray()
-        self._arrays = LaneArrays(
-            spec.lanes, spec.slots, map_block if guard is None else map_sealed
-        )
-        self.arrays = self._arrays.views
+        self._adopt(spec)
         self._expects_fd = False
         self._is_plain = False
         """The worker may say nothing but what is in a message of its own: no arrays, no files."""
         self._space = memoryview(b"")
         """Where observations and files are read into that come over the stream."""
+
+    def open(self, spec: WorkerSpec) -> None:
+        """Tell the worker what it is for."""
+        self._adopt(spec)
+        self.send(Open(spec.to_plain()))
+
+    def _adopt(self, spec: WorkerSpec) -> None:
+        map_memory = map_block if self._guard is None else map_sealed
+        self._arrays = LaneArrays(spec.lanes, spec.slots, map_memory)
+        self.arrays = self._arrays.views
 
     def send(self, message: Message) -> bool:
         kind = type(message)

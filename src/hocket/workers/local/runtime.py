@@ -18,11 +18,11 @@ import msgpack
 
 import hocket
 from hocket.core.contracts.link import Link
-from hocket.core.contracts.runtime import WorkerSpec
+from hocket.core.contracts.runtime import Runtime, WorkerSpec
 from hocket.core.plugins import NoSettings
-from hocket.core.wire import Open
 from hocket.errors import WorkerFailed
 from hocket.system.child import Child
+from hocket.workers.early import EarlyWorkers
 from hocket.workers.links.guard import Guard
 from hocket.workers.links.stream_link import make_roomy
 from hocket.workers.local import bootstrap
@@ -56,9 +56,13 @@ class LocalRuntime:
         self._free: list[int] = []
         self._next_index = 0
         self._next_id = 0
+        self.early = EarlyWorkers(self._start)
 
     def start(self, spec: WorkerSpec) -> Link:
         """Ask for a worker; it comes up by itself, and sends Hello."""
+        return self.early.take(spec)
+
+    def _start(self, spec: WorkerSpec) -> ProcessLink:
         zygote = self.prepare(spec)
         index = heapq.heappop(self._free) if self._free else self._next_index
         self._next_index = max(self._next_index, index + 1)
@@ -67,6 +71,7 @@ class LocalRuntime:
 
     def close(self) -> None:
         """End every worker and zygote. The runtime can be used again."""
+        self.early.close()
         while self._zygotes:
             self._zygotes.popitem()[1].close()
         self._free.clear()
@@ -84,10 +89,10 @@ class LocalRuntime:
 
 
 class Lent:
-    """A local runtime that one more fleet may use: `close` ends the workers that were started
-    through it, and leaves the zygotes."""
+    """A runtime that one more fleet may use: `close` ends the workers that were started through it,
+    and leaves what they were forked from."""
 
-    def __init__(self, runtime: LocalRuntime) -> None:
+    def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._links: list[Link] = []
 
@@ -123,7 +128,8 @@ def start_worker(
     release: Callable[[], None],
     guard: Guard | None = None,
 ) -> ProcessLink:
-    """A link to a worker that a zygote forks. `release` is called when the link is killed."""
+    """A link to a worker that a zygote forks, and that waits to be told what it is for. `release`
+    is called when the link is killed."""
     ours, theirs = socket.socketpair()
     if spec.transport == "inline":
         make_roomy(theirs)
@@ -148,7 +154,6 @@ def start_worker(
     finally:
         theirs.close()
         os.close(page)
-    link.send(Open(spec.to_plain()))
     return link
 
 

@@ -10,10 +10,11 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
+from dataclasses import replace
 from typing import Protocol
 
 from hocket.core.contracts.runtime import WorkerSpec
-from hocket.core.wire import Ended, Message, Open, Progress, Pulse, Said, SetWord, Speak
+from hocket.core.wire import Ended, Message, Progress, Pulse, Said, SetWord, Speak
 from hocket.errors import HocketError, WorkerFailed
 from hocket.workers.links.guard import Guard
 from hocket.workers.links.stream_link import StreamLink, make_roomy
@@ -46,7 +47,7 @@ class RemoteLink(StreamLink):
         self._said: str | None = None
         self._unread: list[Message] = []
         self._heard_at = time.monotonic()
-        self.send(Open({**spec.to_plain(), "transport": "inline"}))
+        self.open(replace(spec, transport="inline"))
 
     def receive(self) -> list[Message]:
         if self._out:

@@ -139,8 +139,8 @@ def find_base(folder: Path, given: str) -> tuple[str, Path]:
         base = find_folder(name)
     except ConfigError as exc:
         raise ConfigError(
-            f"{folder} is a fine-tune of {name!r}, which {_ADAPTER} names, and has only what "
-            f"differs. {exc} --policy.base PATH tells where that policy is now."
+            f"{folder} is a fine-tune of {name!r}, which {'--policy.base' if given else _ADAPTER} "
+            f"names, and has only what differs. {exc} Where that policy is now: --policy.base PATH."
         ) from exc
     if not (base / WEIGHTS).is_file():
         raise ConfigError(f"{folder} is a fine-tune of {name!r}, which has no {WEIGHTS}.")
@@ -205,17 +205,16 @@ def _read_config(folder: Path, plain: Mapping[str, Any], parser: Any) -> Any:
     not got itself; one that is null says nothing."""
     kind = plain["type"]
     try:
-        fields = {each.name for each in dataclasses.fields(parser.get_choice_class(kind))} | {
-            "type"
-        }
+        known = dataclasses.fields(parser.get_choice_class(kind))
+        fields = {"type", *(each.name for each in known)}
         kept = {key: value for key, value in plain.items() if value is not None or key in fields}
         with tempfile.TemporaryDirectory() as copy:
             (Path(copy) / "config.json").write_text(json.dumps(kept))
             return parser.from_pretrained(copy)
     except Exception as exc:  # the parser's errors have no common root
         if isinstance(exc, KeyError):
-            known = ", ".join(sorted(parser.get_known_choices()))
-            exc = KeyError(f"it knows no policy {kind!r}, but {known}")
+            kinds = ", ".join(sorted(parser.get_known_choices()))
+            exc = KeyError(f"it knows no policy {kind!r}, but {kinds}")
         raise _unreadable(folder / "config.json", exc) from exc
 
 
