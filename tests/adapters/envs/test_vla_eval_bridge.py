@@ -10,7 +10,9 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -277,3 +279,31 @@ def test_an_image_that_lacks_the_environment_says_so(tmp_path: Path, image: dict
         run(tmp_path / "run", None, env="vla-eval:libero_mem", **image)
     with pytest.raises(HocketError, match="No image has all of"):
         run(tmp_path / "two", None, env=[NAME, "toy:count"], **image)
+
+
+def test_what_a_planner_found_is_kept_until_something_changes_that_it_depends_on(
+    tmp_path: Path, packages: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.syspath_prepend(str(packages))
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "support"))
+    monkeypatch.setitem(sys.modules, "vla_eval.api", SimpleNamespace(run=None))
+    count = tmp_path / "count"
+
+    def planned(**params: str) -> int:
+        config = VlaEvalBenchmark.Config(params=json.dumps({"count": str(count), **params}))
+        suite = VlaEvalBenchmark("planned_bench:RoboTwinBenchmark", config)
+        assert [task.name for task in suite.tasks()] == ["grab", "grab (2)"]
+        config = replace(config, action_size=2)
+        env = VlaEvalBenchmark("planned_bench:RoboTwinBenchmark", config).make("grab (2)")
+        env.reset(seed=0)
+        return count.read_text().count("planned")
+
+    assert planned() == planned() == 1
+    assert planned(code="b") == 2
+    (kept, _) = sorted((tmp_path / "hocket" / "tasks").glob("*.json"))
+    for damage in (kept.read_text().replace("100003", "100004"), "{", "[]", '{"digest": 1}'):
+        kept.write_text(damage)
+        before = count.read_text().count("planned")
+        planned()
+        assert planned(code="b") == before + 1

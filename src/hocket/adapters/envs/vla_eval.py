@@ -111,7 +111,7 @@ class FarStage:
             raise ConnectionError("it has ended")
         told = codec.unpack(frame)
         if "error" in told:
-            raise vla_eval_stage.Refused(*told["error"])
+            raise vla_eval_stage.StageError(*told["error"])
         return told["answer"]
 
 
@@ -176,7 +176,7 @@ class VlaEvalBenchmark:
         file = folder / f"{_digest(said)[:32]}.json"
         with open(file.with_suffix(".lock"), "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # of workers that come at once, one plans
-            with contextlib.suppress(RunFolderError):
+            with contextlib.suppress(RunFolderError, KeyError, TypeError):
                 kept = read_json(file)
                 if kept["digest"] == _digest(kept["tasks"]):
                     return list(self._ask("listed", json.loads(kept["tasks"]))[0])
@@ -192,7 +192,7 @@ class VlaEvalBenchmark:
             return getattr(self._stage, name)(*arguments)
         except NotImplementedError as exc:
             raise EnvError(str(exc)) from exc
-        except vla_eval_stage.Refused as exc:
+        except vla_eval_stage.StageError as exc:
             kind, text, *meant = exc.args
             raise self._error(kind, text, *meant) from exc
         except ConnectionError as exc:

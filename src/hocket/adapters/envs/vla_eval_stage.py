@@ -33,7 +33,7 @@ _PLANS = {"RoboTwinBenchmark": "_init_robotwin"}
 """Benchmarks whose tasks a planner finds, and what goes before the `fingerprint` of that list."""
 
 
-class Refused(Exception):
+class StageError(Exception):
     """The name of an error's class, its text, and a name with those that may have been meant."""
 
 
@@ -57,7 +57,7 @@ class Stage:
             made.configure_render(graphics if graphics != "auto" else ("cpu", "gpu")[on_gpu])
         except (TypeError, NotImplementedError) as exc:
             has = ", ".join(signature.parameters) or "none"
-            raise Refused("ConfigError", f"{name}: {exc}. Its arguments: {has}.") from exc
+            raise StageError("ConfigError", f"{name}: {exc}. Its arguments: {has}.") from exc
         with _lacking():
             plan, parts, self._benchmark = None, [], made(**params)
             if made.__name__ in _PLANS:
@@ -136,7 +136,7 @@ def _lacking() -> Any:
         yield
     except (ImportError, FileNotFoundError) as exc:
         lacks = exc.name if isinstance(exc, ImportError) else exc.filename
-        raise Refused("Lacks", str(lacks or exc)) from exc
+        raise StageError("Lacks", str(lacks or exc)) from exc
 
 
 def find_class(name: str) -> Any:
@@ -150,7 +150,7 @@ def find_class(name: str) -> Any:
             names = [path.parent.name for path in Path(package.__path__[0]).glob("*/benchmark.py")]
             if name not in names:
                 text = f"vla-eval has no benchmark {name!r}."
-                raise Refused("UnknownNameError", text, name, sorted(names))
+                raise StageError("UnknownNameError", text, name, sorted(names))
             module = f"vla_eval.benchmarks.{name}.benchmark"
         found = importlib.import_module(module)
     kinds = [
@@ -164,7 +164,7 @@ def find_class(name: str) -> Any:
         text = (
             f"vla-eval:{name} must name one class that is stepped (StepBenchmark); found: {told}."
         )
-        raise Refused("UnknownNameError", text)
+        raise StageError("UnknownNameError", text)
     return kinds[0]
 
 
@@ -202,7 +202,7 @@ def perform(stream: socket.socket) -> None:
             frame = pack({"answer": getattr(stage, name)(*arguments)})
         except BaseException as exc:  # noqa: BLE001 - told to the other end, whatever it is
             told = [type(exc).__name__, traceback.format_exc(limit=-4)]
-            frame = pack({"error": exc.args if isinstance(exc, Refused) else told})
+            frame = pack({"error": exc.args if isinstance(exc, StageError) else told})
         stream.sendall(frame)
 
 
