@@ -5,10 +5,10 @@
 
 The policy answers a batch of B after 5 + 2B milliseconds with small moves, in vla-eval's model
 server (its batching, its chunk buffer) and in hocket. On both sides the same tasks and starts of
-libero_spatial run for --steps steps with two cameras of 256 px. vla-eval's shards are processes that
-share its queue, as its command starts them without containers. Timed are whole runs, with the start
-of every process, so that a short one tells of starts more than of work. What is said of 2,000
-episodes of 197 steps is that rate and no more: an extrapolation.
+libero_spatial run for --steps steps with two cameras of 256 px. vla-eval's shards are processes
+that share its queue, as its command starts them without containers. Timed are whole runs, with the
+start of every process, so that a short one tells of starts more than of work. What is said of
+2,000 episodes of 197 steps is that rate and no more: an extrapolation.
 
 Needs `hocket venv libero vla-eval`, torch here, and LIBERO's data by HOCKET_LIBERO_DATA.
 """
@@ -141,7 +141,6 @@ def _recorded(out: Path) -> int:
 def ours(flags: argparse.Namespace) -> tuple[float, int]:
     sys.path.insert(0, str(ROOT / "benchmarks" / "libero"))
     import headline
-
     import hocket
 
     tasks = min(10, flags.episodes)
@@ -189,6 +188,7 @@ def main() -> int:
 if __name__ == "__main__":
     kinds = {"serve": serve, "shard": shard}
     if sys.argv[1:2] and sys.argv[1] in kinds:
+        del sys.path[0]  # this file is called as their package is
         kinds[sys.argv[1]](*sys.argv[2:])
     else:
         sys.exit(main())
