@@ -16,7 +16,8 @@ It needs LIBERO's data by HOCKET_LIBERO_DATA and `hocket venv libero`, or --pyth
 On a machine without a network, carry FOLDER.tar.xz of `--pack FOLDER` beside this repository: in it
 are `site`, packages for another Python (LIBERO, robosuite with the Panda alone, MuJoCo, what hocket
 needs; numba, matplotlib and cv2 are stubs that do nothing), and `data`, LIBERO's. NumPy, SciPy,
-torch, pyarrow, rich, yaml and PIL are that machine's. There:
+torch, pyarrow, rich, yaml and PIL are that machine's. Its size is printed: it was 89 MiB before the
+grippers of other robots were left out, and has been unpacked on no other machine yet. There:
 
     tar xf FOLDER.tar.xz
     export PYTHONPATH=src:FOLDER/site HOCKET_LIBERO_DATA=FOLDER/data MUJOCO_GL=egl
@@ -227,9 +228,10 @@ def planned_work(flags: argparse.Namespace) -> tuple[int, int]:
 
 WHEELS = ("mujoco==3.3.0", "glfw", "pyopengl", "gymnasium", "farama-notifications", "absl-py")
 WHEELS += ("etils", "cloudpickle", "msgpack", "websockets", "tyro", "docstring-parser", "shtab")
-WHEELS += ("typeguard", "termcolor", "easydict", "zstandard", "importlib_resources", "zipp")
+WHEELS += ("typeguard", "termcolor", "easydict", "importlib_resources", "zipp")
 PARTS = ("libero", "bddl", "robosuite", "future", "past", "easydict", "termcolor")
 LEFT_OUT = ("bullet_data", "demonstrations", "sawyer", "baxter", "ur5e", "iiwa", "kinova3", "jaco")
+LEFT_OUT += ("robotiq*", "jaco_*", "rethink_*", "wiping_*", "light_maps")
 STUBS = {
     "numba": "def jit(*given, **named):\n    return given[0] if given and callable(given[0]) "
     "else lambda made: made\n\n\nnjit = jit\n",

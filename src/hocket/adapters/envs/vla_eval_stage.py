@@ -212,7 +212,8 @@ def keep(stream: socket.socket) -> None:
     pid = os.fork()
     if pid == 0:
         os.setsid()
-        perform(stream)
+        with contextlib.suppress(ConnectionError):  # it was hung up on
+            perform(stream)
         os._exit(0)
     poll, ended, status = select.poll(), 0, 0
     poll.register(stream, 0)  # the end of a stream is told, whatever is asked for

@@ -157,7 +157,7 @@ class ContainerRuntime:
                 self._ready = (command, image)
             return self._ready
 
-    def worker_arguments(self, name: str, link: str, spec: WorkerSpec) -> list[str]:
+    def arguments(self, name: str, link: str, spec: WorkerSpec) -> list[str]:
         """The command line of a container with a worker, whose link is in the folder `link`."""
         package = os.path.dirname(os.path.abspath(hocket.__file__))
         setup = {
@@ -169,7 +169,7 @@ class ContainerRuntime:
         program = f"{_CODE}/{bootstrap.__name__.replace('.', '/')}.py"
         code = {package: "hocket", os.path.dirname(os.path.abspath(msgpack.__file__)): "msgpack"}
         words = [self._config.python, program, f"{_LINK}/socket", json.dumps(setup)]
-        return self.arguments(name, link, code, words)
+        return self.command_line(name, link, code, words)
 
     def bridge_arguments(self, name: str, link: str, bridge: Bridge) -> list[str]:
         """The command line of a container with what serves a worker outside."""
@@ -177,9 +177,9 @@ class ContainerRuntime:
         program = os.path.basename(bridge.program)
         words = [*(python or (self._config.python,)), f"{_CODE}/{program}"]
         words += [f"{_LINK}/{_BRIDGE}", f"{_LINK}/socket"]
-        return self.arguments(name, link, {bridge.program: program}, words)
+        return self.command_line(name, link, {bridge.program: program}, words)
 
-    def arguments(
+    def command_line(
         self, name: str, link: str, code: Mapping[str, str], program: Sequence[str]
     ) -> list[str]:
         """The command line of a container that runs a program, with code under these names."""
@@ -317,7 +317,7 @@ class Container:
         self._scratch.close()
 
     def _arguments(self, link: str) -> list[str]:
-        return self._runtime.worker_arguments(self._name, link, self.spec)
+        return self._runtime.arguments(self._name, link, self.spec)
 
     def _hand_over(self, ident: int, index: int, fds: list[int]) -> None:
         """Have the worker forked, now that the container is up."""
