@@ -231,7 +231,7 @@ WHEELS += ("etils", "cloudpickle", "msgpack", "websockets", "tyro", "docstring-p
 WHEELS += ("typeguard", "termcolor", "easydict", "importlib_resources", "zipp")
 PARTS = ("libero", "bddl", "robosuite", "future", "past", "easydict", "termcolor")
 LEFT_OUT = ("bullet_data", "demonstrations", "sawyer", "baxter", "ur5e", "iiwa", "kinova3", "jaco")
-LEFT_OUT += ("robotiq*", "jaco_*", "rethink_*", "wiping_*", "light_maps")
+LEFT_OUT += ("robotiq_*_gripper", "rethink_gripper", "jaco_three_finger_gripper", "light_maps")
 STUBS = {
     "numba": "def jit(*given, **named):\n    return given[0] if given and callable(given[0]) "
     "else lambda made: made\n\n\nnjit = jit\n",
