@@ -342,3 +342,21 @@ def test_what_an_earlier_leg_told_of_its_port_stays(tmp_path: Path) -> None:
     assert learned("theirs", "theirs") == [told]
     assert learned() == [told]
     assert learned("ours") == [told]
+
+
+def test_a_protocol_is_not_of_an_env_that_lacks_its_settings() -> None:
+    told = r"'libero' sets .*vla-eval:libero does not have.*libero:goal"
+    with pytest.raises(ConfigError, match=told):
+        with_protocol({"protocol": "libero", "env": ["vla-eval:libero"]})
+    kept = with_protocol({"protocol": "libero", "env": ["libero:goal"]})
+    assert kept["env_config"]["settle_steps"] == 10
+    own = with_protocol({"protocol": "libero", "env": "toy:count", "env_config": {}})
+    assert (own["env"], own["replan"]) == ("toy:count", 5)
+
+
+def test_an_env_of_another_kind_is_refused_by_name_on_the_command_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["--protocol", "libero", "--env", "vla-eval:libero", "--policy", "zero", "--dry-run"]
+    assert main(["eval", *words]) == 2
+    assert "'libero' sets mirrored, which vla-eval:libero does not have" in capsys.readouterr().err

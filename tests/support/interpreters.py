@@ -7,8 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+from support.parts import ROOT, python_of
+
 SIMULATORS = ("numpy", "gymnasium", "cloudpickle", "farama_notifications", "typing_extensions")
 """What a gymnasium env needs."""
+TORCH = ("torch", "torchgen", "sympy", "networkx", "jinja2", "markupsafe", "mpmath", "fsspec")
 
 
 def interpreter(folder: Path, *packages: str) -> str:
@@ -28,3 +31,14 @@ def interpreter(folder: Path, *packages: str) -> str:
             if path.exists():
                 (site / path.name).symlink_to(path)
     return str(folder / "bin" / "python")
+
+
+def with_packages_of(folder: Path, *venvs: str) -> str:
+    """The path of a new interpreter in `folder` with torch, hocket, and all that stands in venvs
+    of `hocket venv`; what the first of them has comes first."""
+    python = interpreter(folder, *TORCH)
+    (site,) = (folder / "lib").glob("python*/site-packages")
+    others = [next(python_of(n).parents[1].glob("lib/python*/site-packages")) for n in venvs]
+    places = [*others, *(ROOT / part for part in ("src", "tests"))]
+    (site / "others.pth").write_text("".join(f"{place}\n" for place in places))
+    return python

@@ -1,15 +1,18 @@
-"""Plays LIBERO as vla-eval's class, by its own loop or as an env of ours, in an interpreter that
-has both packages and torch.
+"""Plays LIBERO as vla-eval's class, by its own loop or as an env of ours, or natively, in an
+interpreter that has both packages and torch.
 
-    python vla_eval_libero.py own|ours DATA OUT TASK EPISODE [EPISODE ...]
+    python vla_eval_libero.py own|ours|native DATA OUT SUITE TASK EPISODE [EPISODE ...]
 
-DATA has LIBERO's data, with start states as an .npz. Each episode is written as OUT/EPISODE.npz.
+DATA has LIBERO's data, with start states as an .npz; TASK is a number. Each episode is written as
+OUT/EPISODE.npz, a row for each observation. `own` plays each as the first one of its process; of
+the others all but the last are left after two steps.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -18,15 +21,22 @@ from typing import Any
 import numpy as np
 
 STEPS = 20
-PARAMS = {"suite": "libero_object", "send_state": True, "send_wrist_image": True}
+PARAMS = {"send_state": True, "send_wrist_image": True, "quat_no_antipodal": True}
+NATIVE = {
+    "observation/image": "agentview",
+    "observation/wrist_image": "wrist",
+    "observation/state": "states",
+}
 
 
-def lay_out(data: Path, folder: Path) -> None:
+def lay_out(data: Path, folder: Path, suite: str) -> None:
     """Make LIBERO find its data, with start states in the files that it reads."""
     import torch
 
     with np.load(data / "init_states.npz") as archive:
         for name in archive.files:
+            if not name.startswith(f"{suite}/"):
+                continue
             path = folder / f"{name}.pruned_init"
             path.parent.mkdir(parents=True, exist_ok=True)
             torch.save(archive[name], path)
@@ -34,8 +44,6 @@ def lay_out(data: Path, folder: Path) -> None:
     places |= {"init_states": folder, "datasets": folder}
     lines = [f"{key}: {value}\n" for key, value in places.items()]
     (folder / "config.yaml").write_text("".join(lines))
-    import os
-
     os.environ["LIBERO_CONFIG_PATH"] = str(folder)
     import libero.libero
 
@@ -43,7 +51,9 @@ def lay_out(data: Path, folder: Path) -> None:
 
 
 def actions(episode: int) -> Any:
+    """Moves, and a gripper that is open or closed: vla-eval knows nothing in between."""
     drawn = np.random.default_rng(episode).uniform(-1, 1, (STEPS, 7))
+    drawn[:, -1] = np.where(drawn[:, -1] < 0, -1.0, 1.0)
     return drawn.astype(np.float32)
 
 
@@ -52,12 +62,12 @@ def flat(seen: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in {**seen, **images}.items() if isinstance(v, np.ndarray)}
 
 
-async def own(task: int, episode: int) -> list[dict[str, Any]]:
+async def own(suite: str, task: int, episode: int) -> list[dict[str, Any]]:
     """What vla-eval's loop sends a model server: an observation before each step."""
     from vla_eval.benchmarks.libero.benchmark import LIBEROBenchmark
 
     LIBEROBenchmark.configure_render("cpu")
-    benchmark = LIBEROBenchmark(**PARAMS)  # type: ignore[arg-type]
+    benchmark = LIBEROBenchmark(suite=suite, **PARAMS)  # type: ignore[arg-type]
     await benchmark.start_episode({**benchmark.get_tasks()[task], "episode_idx": episode})
     seen = [flat(await benchmark.get_observation())]
     for action in actions(episode):
@@ -68,9 +78,9 @@ async def own(task: int, episode: int) -> list[dict[str, Any]]:
     return seen
 
 
-def ours(env: Any, episode: int) -> list[dict[str, Any]]:
+def play(env: Any, episode: int, steps: int) -> list[dict[str, Any]]:
     seen = [flat(env.reset(seed=episode)[0])]
-    for action in actions(episode):
+    for action in actions(episode)[:steps]:
         observation, _, is_over, _, _ = env.step(action)
         if is_over:
             break
@@ -78,20 +88,41 @@ def ours(env: Any, episode: int) -> list[dict[str, Any]]:
     return seen
 
 
-def main() -> None:
-    kind, data, out, task, *episodes = sys.argv[1:]
-    with tempfile.TemporaryDirectory() as folder:
-        lay_out(Path(data), Path(folder))
-        if kind == "ours":
-            from hocket.adapters.envs.vla_eval import VlaEvalBenchmark
+def make_ours(suite: str, task: int) -> Any:
+    from hocket.adapters.envs.vla_eval import VlaEvalBenchmark
 
-            config = VlaEvalBenchmark.Config(params=json.dumps(PARAMS), graphics="cpu")
-            suite = VlaEvalBenchmark("libero", config)
-            env = suite.make(suite.tasks()[int(task)].name)
+    params = json.dumps({"suite": suite, **PARAMS})
+    found = VlaEvalBenchmark("libero", VlaEvalBenchmark.Config(params=params, graphics="cpu"))
+    return found.make(found.tasks()[task].name)
+
+
+def make_native(suite: str, task: int, data: str) -> Any:
+    from hocket.adapters.envs.libero import Libero
+
+    os.environ["HOCKET_LIBERO_DATA"] = data
+    config = Libero.Config(start_scheme="vla-eval", gl="osmesa")
+    config.prefer()
+    found = Libero(suite.removeprefix("libero_"), config)
+    return found.make(found.tasks()[task].name)
+
+
+def main() -> None:
+    kind, data, out, suite, number, *episodes = sys.argv[1:]
+    task = int(number)
+    with tempfile.TemporaryDirectory() as folder:
+        if kind == "native":
+            env = make_native(suite, task, data)
+        else:
+            lay_out(Path(data), Path(folder), suite)
+            env = make_ours(suite, task) if kind == "ours" else None
         for episode in map(int, episodes):
-            seen = ours(env, episode) if kind == "ours" else asyncio.run(own(int(task), episode))
+            if kind == "own":
+                seen = asyncio.run(own(suite, task, episode))
+            else:
+                seen = play(env, episode, STEPS if episode == int(episodes[-1]) else 2)
             rows = {key: np.stack([one[key] for one in seen]) for key in seen[0]}
-            np.savez(Path(out) / f"{episode}.npz", **rows)
+            named = {NATIVE.get(key, key): value for key, value in rows.items()}
+            np.savez(Path(out) / f"{episode}.npz", **named)
 
 
 if __name__ == "__main__":

@@ -207,7 +207,8 @@ def parse_run(
         from hocket.runs.protocols import with_protocol
 
         file["protocol"] = scan(arguments, "--protocol") or file.get("protocol") or ""
-        file = with_protocol(file)
+        named = scan(arguments, "--env")
+        file = with_protocol({**file, **({"env": parse_names(named)} if named else {})})
     if isinstance(file.get("env"), str):
         file["env"] = parse_names(file["env"])
     env = parse_names(scan(arguments, "--env") or _joined(file.get("env")))

@@ -70,6 +70,17 @@ def start_scheme(name: str) -> StartScheme:
         ) from None
 
 
+@dataclass(frozen=True, slots=True)
+class Bridge:
+    """What runs in a container in place of a worker, which stays outside."""
+
+    program: str
+    """A file for an interpreter of the image: `program SOCKET LIFE` serves at a path, and ends when
+    whoever listens at the other path does."""
+    python: tuple[str, ...]
+    """The words that start the interpreter; empty leaves it to the runtime."""
+
+
 @runtime_checkable
 class Suite(Protocol):
     """What a name like `metaworld:mt10` means: its tasks, and how to make the env of each.
@@ -81,6 +92,8 @@ class Suite(Protocol):
     are independent of each other, so that a round of one trial of each task holds as much evidence
     as it has trials. An adapter that draws starts for several tasks has a field `start_scheme` in
     its `Config`, and seeds its generator with `start_scheme(NAME).seed(task, seed)`.
+    `bridge(argument)`: a static method that gives the Bridge by which its suites run in containers;
+    the setting `link` of its `Config` is then the path of the socket there.
     """
 
     def tasks(self) -> Sequence[TaskInfo]: ...

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from hocket.core import plugins
 from hocket.core.specs import TaskInfo
 from hocket.errors import ConfigError, UnknownNameError
 from hocket.records.run_file import load_run
@@ -144,7 +145,17 @@ def with_protocol(plain: Mapping[str, Any]) -> dict[str, Any]:
     all of the protocol's, since a run file leaves out what is an env's default."""
     if not plain.get("protocol"):
         return dict(plain)
-    return {**load_protocol(str(plain["protocol"])).settings, **plain}
+    settings = load_protocol(str(plain["protocol"])).settings
+    found = {**settings, **plain}
+    if "env" in plain and "env_config" not in plain:
+        envs = [found["env"]] if isinstance(found["env"], str) else found["env"]
+        known = {key for name in envs for key in plugins.find("envs", name).settings}
+        if lacks := set(settings.get("env_config", {})) - known:
+            raise ConfigError(
+                f"The protocol {plain['protocol']!r} sets {min(lacks)}, which {', '.join(envs)} "
+                f"does not have: it is of {', '.join(settings.get('env', ()))}."
+            )
+    return found
 
 
 def _gap(name: str, ours: Any, theirs: Any) -> str:

@@ -15,12 +15,15 @@ import select
 import socket
 import threading
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import msgpack
 
 import hocket
+from hocket.core import plugins
+from hocket.core.contracts.env import Bridge
 from hocket.core.contracts.link import Link
 from hocket.core.contracts.runtime import Usability, WorkerSpec
 from hocket.errors import HocketError, UsageError, WorkerFailed
@@ -31,12 +34,13 @@ from hocket.workers.containers.command import Command, build_once, container_nam
 from hocket.workers.links.files import LeftFolder
 from hocket.workers.links.guard import Guard
 from hocket.workers.local import bootstrap
-from hocket.workers.local.runtime import ONE_THREAD, start_worker
-from hocket.workers.local.zygote import FORK, REQUEST
+from hocket.workers.local.runtime import ONE_THREAD, LocalRuntime, ZygoteProcess, start_worker
+from hocket.workers.local.zygote import FORK, KILL, REQUEST
 from hocket.workers.variables import Variables
 
 _CODE = "/opt/hocket"
 _LINK = "/run/hocket"
+_BRIDGE = "bridge"
 _FILES = "files"
 """The folder beside the socket that a worker's sinks write to: what a dead one wrote is there."""
 _END_S = 5.0
@@ -93,6 +97,7 @@ class ContainerRuntime:
         self._ready: tuple[Command, str] | None = None
         self._containers: list[Container] = []
         self._next = 0
+        self._beside = LocalRuntime()  # of workers that stay outside
 
     @classmethod
     def examine(cls) -> Usability:
@@ -114,6 +119,11 @@ class ContainerRuntime:
             raise UsageError("--env-python is of this machine; in a container: --runtime.python.")
         self._containers = [one for one in self._containers if not one.reap()]
         index, self._next = self._next, self._next + 1
+        if (bridge := _bridge_of(spec)) is not None:
+            bridged = BridgedContainer(self, spec, bridge)
+            self._containers.append(bridged)
+            bridged.zygote = self._beside.prepare(bridged.spec)
+            return start_worker(bridged, bridged.spec, index, index, bridged.end)
         container = Container(self, spec)
         self._containers.append(container)
         guard = Guard(spec, left=container.left)
@@ -129,6 +139,7 @@ class ContainerRuntime:
         for container in self._containers:
             container.close(deadline)
         self._containers.clear()
+        self._beside.close()
 
     def ready(self) -> tuple[Command, str]:
         """The command, and the name of the image. Raises WorkerFailed where there is none."""
@@ -148,15 +159,34 @@ class ContainerRuntime:
             return self._ready
 
     def arguments(self, name: str, link: str, spec: WorkerSpec) -> list[str]:
-        """The command line of a container whose link is in the folder `link`."""
-        command, image = self.ready()
-        config, package = self._config, os.path.dirname(os.path.abspath(hocket.__file__))
-        mounts = [
-            f"{package}:{_CODE}/hocket:ro",
-            f"{os.path.dirname(os.path.abspath(msgpack.__file__))}:{_CODE}/msgpack:ro",
-            f"{link}:{_LINK}",
-            *map(_absolute, config.mounts),
-        ]
+        """The command line of a container with a worker, whose link is in the folder `link`."""
+        package = os.path.dirname(os.path.abspath(hocket.__file__))
+        setup = {
+            "path": None,
+            "package": f"{_CODE}/hocket",
+            "msgpack": f"{_CODE}/msgpack",
+            "suites": [ref.name for ref in spec.suites.values()],
+        }
+        program = f"{_CODE}/{bootstrap.__name__.replace('.', '/')}.py"
+        code = {package: "hocket", os.path.dirname(os.path.abspath(msgpack.__file__)): "msgpack"}
+        words = [self._config.python, program, f"{_LINK}/socket", json.dumps(setup)]
+        return self.command_line(name, link, code, words)
+
+    def bridge_arguments(self, name: str, link: str, bridge: Bridge) -> list[str]:
+        """The command line of a container with what serves a worker outside."""
+        python = bridge.python if self._config.python == ContainerConfig().python else ()
+        program = os.path.basename(bridge.program)
+        words = [*(python or (self._config.python,)), f"{_CODE}/{program}"]
+        words += [f"{_LINK}/{_BRIDGE}", f"{_LINK}/socket"]
+        return self.command_line(name, link, {bridge.program: program}, words)
+
+    def command_line(
+        self, name: str, link: str, code: Mapping[str, str], program: Sequence[str]
+    ) -> list[str]:
+        """The command line of a container that runs a program, with code under these names."""
+        (command, image), config = self.ready(), self._config
+        mounts = [f"{source}:{_CODE}/{name}:ro" for source, name in code.items()]
+        mounts += [f"{link}:{_LINK}", *map(_absolute, config.mounts)]
         variables = {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1", **ONE_THREAD}
         words = [command.path, "run", "--rm", "--name", name, "--label", "hocket=worker"]
         words += ["--network", "none", "--log-driver", "none", "--pull", "never"]
@@ -172,15 +202,7 @@ class ContainerRuntime:
         if config.cpus is not None:
             words += ["--cpus", f"{config.cpus:g}"]
         words += _gpu_words(config.gpus, is_podman=command.is_podman)
-        setup = {
-            "path": None,
-            "package": f"{_CODE}/hocket",
-            "msgpack": f"{_CODE}/msgpack",
-            "suites": [ref.name for ref in spec.suites.values()],
-        }
-        program = f"{_CODE}/{bootstrap.__name__.replace('.', '/')}.py"
-        words += ["--entrypoint", config.python, image]
-        return [*words, program, f"{_LINK}/socket", json.dumps(setup)]
+        return [*words, "--entrypoint", program[0], image, *program[1:]]
 
 
 class DockerRuntime(ContainerRuntime):
@@ -191,6 +213,20 @@ class DockerRuntime(ContainerRuntime):
 
 class PodmanRuntime(ContainerRuntime):
     commands = ("podman",)
+
+
+def _bridge_of(spec: WorkerSpec) -> Bridge | None:
+    """What runs in the container in place of a worker, where its suites have it so."""
+    adapters = [plugins.find("envs", ref.name) for ref in spec.suites.values()]
+    found = [
+        each.build.bridge(each.argument) if hasattr(each.build, "bridge") else None
+        for each in adapters
+    ]
+    if len(set(found)) > 1:
+        raise UsageError(
+            f"No image has all of {', '.join(spec.suites)}: give each a run of its own."
+        )
+    return found[0]
 
 
 def _absolute(mount: str) -> str:
@@ -215,7 +251,7 @@ class Container:
 
     def __init__(self, runtime: ContainerRuntime, spec: WorkerSpec) -> None:
         self._runtime = runtime
-        self._spec = spec
+        self.spec = spec
         self._name = container_name()
         self._scratch = ScratchFolder("link")
         # The folder that is seen in the container may be entered by whoever the image makes its
@@ -281,6 +317,14 @@ class Container:
             self._child.end(0.0)
         self._scratch.close()
 
+    def _arguments(self, link: str) -> list[str]:
+        return self._runtime.arguments(self._name, link, self.spec)
+
+    def _hand_over(self, ident: int, index: int, fds: list[int]) -> None:
+        """Have the worker forked, now that the container is up."""
+        assert self._requests is not None
+        socket.send_fds(self._requests, [REQUEST.pack(FORK, ident, index)], fds)
+
     def _run(self, ident: int, index: int, fds: list[int]) -> None:
         try:
             requests = self._accept(self._link)
@@ -289,7 +333,7 @@ class Container:
                     requests.close()
                 else:
                     self._requests = requests
-                    socket.send_fds(requests, [REQUEST.pack(FORK, ident, index)], fds)
+                    self._hand_over(ident, index, fds)
         except (HocketError, OSError) as exc:
             self._trouble = str(exc)
         finally:
@@ -303,7 +347,7 @@ class Container:
             listener.bind(path)
             os.chmod(path, 0o666)
             listener.listen(1)
-            arguments = self._runtime.arguments(self._name, link, self._spec)
+            arguments = self._arguments(link)
             if self._is_ended:
                 raise WorkerFailed("It is not wanted any more.")
             # Podman notes a lack of memory in a file of the folder that it was started in.
@@ -315,3 +359,43 @@ class Container:
                     if self._is_ended:
                         raise WorkerFailed("It is not wanted any more.")
             return listener.accept()[0]
+
+
+class BridgedContainer(Container):
+    """A container with what serves a worker of this machine: an image whose Python is too old for a
+    worker, say. The one ends with the other."""
+
+    zygote: ZygoteProcess
+
+    def __init__(self, runtime: ContainerRuntime, spec: WorkerSpec, bridge: Bridge) -> None:
+        super().__init__(runtime, spec)
+        self._bridge = bridge
+        link = {"link": os.path.join(self._link, _BRIDGE)}
+        suites = {
+            name: replace(ref, config={**ref.config, **link}) for name, ref in spec.suites.items()
+        }
+        self.spec = replace(spec, suites=suites)
+
+    def request(self, kind: bytes, ident: int) -> None:
+        self.zygote.request(kind, ident)
+
+    def explain(self) -> str:
+        is_over = self._child is None or not self._child.is_alive
+        return super().explain() if is_over else self.zygote.explain()
+
+    def _arguments(self, link: str) -> list[str]:
+        return self._runtime.bridge_arguments(self._name, link, self._bridge)
+
+    def _hand_over(self, ident: int, index: int, fds: list[int]) -> None:
+        follower = threading.Thread(target=self._follow, args=(ident, os.dup(fds[2])), daemon=True)
+        self.zygote.fork(ident, index, (fds[0], fds[1], fds[2]))
+        follower.start()
+
+    def _follow(self, ident: int, log: int) -> None:
+        """End the worker when the container ends, with what that said for its last words."""
+        assert self._child is not None
+        self._child.code(None)
+        with contextlib.suppress(ValueError, OSError):  # it may be closed by now
+            os.write(log, super().explain().encode())
+        os.close(log)
+        self.zygote.request(KILL, ident)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from hocket.adapters.envs.libero import CAMERAS, LiberoConfig
+from hocket.adapters.envs.libero import CAMERAS, VLA_EVAL, LiberoConfig
 from hocket.adapters.envs.libero.data import find_data
 from hocket.adapters.envs.libero.sampling import SamplingClock, Seen
 from hocket.adapters.envs.libero.simulation import RandomizationError, make_simulation, mujoco
@@ -23,6 +23,8 @@ _INTEGRATION = mujoco.mjtState.mjSTATE_INTEGRATION
 _COLLISION_GROUP = 0
 _STAND_STILL = np.array([0.0] * 6 + [-1.0])
 _MOST_LAYOUTS = 1000
+_VLA_EVAL_SEED = 7
+"""What vla-eval's LIBERO seeds its env with, unless it is told otherwise."""
 _FINGERS = 2
 _GOAL = 12
 """The controller's goal: a position and a rotation matrix."""
@@ -70,6 +72,10 @@ class LiberoEnv(CameraEnv):
             # LIBERO remembers what is open or on once more at each of LeRobot's resets, and draws
             # as often: three times in its first episode, since it resets an env that it makes.
             self._lay_out(seed, times=max(index, 0) + 3)
+        elif config.start_scheme == VLA_EVAL:
+            index = seed
+            # Its env is made once, which draws, and reset before its first episode.
+            self._lay_out(_VLA_EVAL_SEED, times=2)
         else:
             index = seed
             self._lay_out(config.scene_seed)
