@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from hocket.core.plugins import did_you_mean
 from hocket.core.settings import check_at_least
 from hocket.errors import ConfigError
 from hocket.runs.subject import Subject
+from hocket.train.reward_terms import SUCCESS, reward_terms
 
 _STARTS = 100
 """Starts of each task that a curriculum chooses from."""
@@ -21,11 +21,11 @@ Pendulum is learnt and forgotten again; in sixty-fours it stays learnt."""
 _EPISODES, _FEWEST_EPISODES, _ENOUGH_STEPS = 32, 8, 2048
 """Episodes of a batch, and env steps that are enough for one where every step is rewarded: more of
 them only make updates rare. Where success alone counts, an episode tells one bit."""
+_FEW_EPISODES = 4
+"""Episodes of a batch where all that was collected is learnt from each time."""
 _DECAY, _DENSE_DECAY = 0.99, 0.95
 """Decays of advantages. A success is seen from afar only with the first; where every step is
 rewarded, the second leaves more to a critic that soon knows."""
-SUCCESS, ENV = "success", "env"
-"""The names of the rewards that hocket knows."""
 Level = Literal["chunk", "action"]
 Correction = Literal["none", "decoupled", "interpolated", "tis"]
 Precision = Literal["fp32", "bf16"]
@@ -135,40 +135,21 @@ class GRPOConfig(UpdateConfig):
         check_at_least(self, group=2)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RewardTerm:
-    """A part of the reward."""
+@dataclass(frozen=True, kw_only=True)
+class RLPDConfig:
+    """Settings of learning from all that was ever collected, and from recordings."""
 
-    name: str
-    """success, env, or package.module:function."""
-    weight: float = 1.0
+    replays: int = 10
+    """Steps of the critics for each chunk that was collected, for rlpd: more learn more from the
+    same env steps, and take longer."""
+    critics: int = 3
+    """Critics that learn side by side."""
+    spread_target: float = -0.5
+    """The entropy of a number of an action that the spread is led to, in nats, in units of half of
+    its range: -0.5 is a standard deviation of 0.15."""
 
-    @property
-    def is_function(self) -> bool:
-        """True if it is a function of the user's own."""
-        return ":" in self.name
-
-
-def reward_terms(text: str) -> tuple[RewardTerm, ...]:
-    """Parse `success,0.1*env,-0.01*my_rewards:effort`."""
-    terms = []
-    for part in text.split(","):
-        head, star, tail = part.strip().rpartition("*")
-        try:
-            term = RewardTerm(name=tail.strip(), weight=float(head) if star else 1.0)
-        except ValueError:
-            raise ConfigError(
-                f"{head.strip()!r} is no weight of a reward; write 0.1*env, or success,0.1*env."
-            ) from None
-        if not term.is_function and term.name not in (SUCCESS, ENV):
-            raise ConfigError(
-                f"There is no reward {term.name!r}.{did_you_mean(term.name, (SUCCESS, ENV))} Known "
-                f"are success and env; one of your own is named package.module:function."
-            )
-        terms.append(term)
-    if len({term.name for term in terms}) < len(terms):
-        raise ConfigError(f"A reward is named twice in {text!r}: give one weight to each.")
-    return tuple(terms)
+    def __post_init__(self) -> None:
+        check_at_least(self, replays=1, critics=2)
 
 
 def check_shares(settings: Any, names: Sequence[str]) -> None:
@@ -180,7 +161,7 @@ def check_shares(settings: Any, names: Sequence[str]) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainConfig(GRPOConfig, PPOConfig, Subject):
+class TrainConfig(GRPOConfig, PPOConfig, RLPDConfig, Subject):
     """Everything that a training run is; saved with it, and enough to run it again.
 
     The settings of the algorithms are inherited from their owners, so that the command line and
@@ -189,9 +170,10 @@ class TrainConfig(GRPOConfig, PPOConfig, Subject):
 
     noun: ClassVar[str] = "Training"
 
-    algo: Literal["ppo", "grpo", "bc"] = "ppo"
+    algo: Literal["ppo", "grpo", "rlpd", "bc"] = "ppo"
     """ppo learns from every episode, with a critic; grpo from groups of episodes that began in the
-    same state and ended differently; bc from recorded episodes (--data), without collecting any."""
+    same state and ended differently; rlpd from all that was ever collected and from recorded
+    episodes (--data) again and again, where env steps are dear; bc from recorded episodes alone."""
     mode: Literal["sync", "async"] = "sync"
     """sync collects, then learns, and is reproducible from its seed; async does both at once, in
     two processes."""
@@ -297,6 +279,7 @@ class TrainConfig(GRPOConfig, PPOConfig, Subject):
     def __post_init__(self) -> None:
         Subject.__post_init__(self)
         super().__post_init__()
+        RLPDConfig.__post_init__(self)
         check_at_least(
             self,
             lanes=1,
@@ -373,6 +356,8 @@ class TrainConfig(GRPOConfig, PPOConfig, Subject):
         if self.reward != SUCCESS:
             batch = max(_FEWEST_EPISODES, min(batch, _ENOUGH_STEPS // max(1, steps)))
             decay = _DENSE_DECAY
+        if self.algo == "rlpd":
+            batch = _FEW_EPISODES
         if self.algo == "grpo":
             batch = max(1, batch // self.group) * self.group
         lam = decay if self.lam is None else self.lam

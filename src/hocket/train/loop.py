@@ -112,6 +112,8 @@ def train(
     if machines is not None:
         _require_spreadable(config)
     ranks = Ranks.from_torchrun(config.device)
+    if config.algo == "rlpd" and ranks.size > 1:
+        raise UsageError("rlpd learns in one process: leave out torchrun, or use ppo or grpo.")
     if config.mode == "async" and ranks.size > 1:
         raise UsageError("Several ranks learn in synchronous mode: leave out --mode async.")
     with contextlib.ExitStack() as stack:
@@ -126,7 +128,7 @@ def train(
         stack.callback(display.close)
         found = _prepare(config, start, stack)
         if ranks.is_first:
-            data = None if resume else _read_data(found, run, display)
+            data = None if resume else _read_data(found, run, display, rewards)
             stack.enter_context(RunFolder.at(run).lock())
             checkpoint.save_frozen(run, frozen_parameters(found.made.network))
             if data is not None:
@@ -360,17 +362,21 @@ def _look(
     return tasks, shapes
 
 
-def _read_data(found: _Prepared, run: Path, display: Display) -> Path | None:
+def _read_data(found: _Prepared, run: Path, display: Display, rewards: Rewards) -> Path | None:
     """Copy what the policy reads of recorded episodes into a folder beside that of the run, which
     is made only when all is well; None where none are named."""
     config = found.config
     if not config.data:
         return None
+    length = found.policy.spec.replan or found.policy.spec.chunk_length
     wanted = Wanted(
         shapes=found.description.shapes,
         tasks=[info for _, info in found.infos],
         inputs=tuple(found.policy.spec.inputs or ()),
         first=config.data_episodes,
+        reward=functools.partial(rewards.of_recorded, length=length)
+        if config.algo == "rlpd"
+        else None,
     )
     data = temporary(run.with_name(f"{run.name}.data"))
     shutil.rmtree(data, ignore_errors=True)  # left by a run that was killed

@@ -37,6 +37,7 @@ _OF_MACHINES = ("sites", "site")
 """Flags that say something of the machines of --machines."""
 OF_ALGORITHMS = {
     "ppo": ("gamma", "lam", "clip_value", "value_weight", "value_only"),
+    "rlpd": ("gamma", "value_only", "replays", "critics", "spread_target"),
     "grpo": ("group", "pin_version", "kl_weight"),
 }
 """Flags that only one training algorithm reads."""

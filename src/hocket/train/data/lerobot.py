@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hocket.core.data import Array
 from hocket.runs.demonstrations.chosen import Watcher
 from hocket.runs.demonstrations.lerobot_dataset import DatasetFiles, matrix, unreadable
 from hocket.runs.demonstrations.lerobot_names import picture_key
@@ -71,6 +72,9 @@ def _recorded(
         name=f"episode {episode['episode_index']} of {source.root}, from frame {begin} on",
         task=task,
         prompt=prompt,
+        rewards=_numbers(rows, "next.reward"),
+        # Without a word of its end, an episode that succeeded has ended by that.
+        terminated=not _is_cut(rows),
         actions=matrix(rows["action"]),
         observations={key: array for key, array in observations.items() if array is not None},
         pictures={
@@ -79,6 +83,14 @@ def _recorded(
             if (feature := picture_key(camera_name(key))) in source.features
         },
     )
+
+
+def _numbers(rows: pa.Table, name: str) -> Array | None:
+    return rows[name].to_numpy() if name in rows.column_names else None
+
+
+def _is_cut(rows: pa.Table) -> bool:
+    return "next.truncated" in rows.column_names and bool(rows["next.truncated"][-1].as_py())
 
 
 def _has_failed(rows: pa.Table) -> bool:

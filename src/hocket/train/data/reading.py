@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from hocket.core.data import Outcome
 from hocket.errors import UsageError
 from hocket.records.folder import RunFolder
 from hocket.results.recorded import open_recorded
@@ -80,6 +81,9 @@ def _recorded(one: Demonstration, wanted: Wanted) -> Recorded:
         name=one.episode.trial.id,
         task=wanted.shapes.tasks.index(one.episode.trial.task),
         prompt=one.prompt,
+        rewards=one.rewards,
+        terminated=bool(one.terminated[-1]),
+        success=None if one.episode.outcome is Outcome.FINISHED else True,
         actions=one.actions,
         observations={key: rows[: one.length] for key, rows in one.observations.items()},
         pictures={

@@ -9,7 +9,7 @@ the same rows in the same order. Arrays are mapped, so that pictures need not fi
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -24,7 +24,7 @@ from hocket.train.networks.contract import Shapes
 
 DATA = "data"
 _TABLE = "data.json"
-_ACTIONS = "actions"
+_ACTIONS, _REWARDS = "actions", "rewards"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -42,6 +42,12 @@ class Recorded:
     """Arrays `[N, ...]` by the env's keys, without pictures."""
     pictures: Mapping[str, Iterable[Array]]
     """N pictures of each camera that is read, by the env's keys."""
+    rewards: Array | None = None
+    """The env's own of each step, `[N]`; None where they were not kept."""
+    terminated: bool = True
+    """False of an episode that was cut off."""
+    success: bool | None = True
+    """None where there is nothing to succeed at."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +61,8 @@ class Wanted:
     """Observation keys that the network reads."""
     first: int | None
     """How many episodes of each task are taken from a folder; None for all."""
+    reward: Callable[[Recorded], Array] | None = None
+    """What each step of an episode is worth, `[N]`; None where that is not learnt from."""
 
     @property
     def cameras(self) -> tuple[str, ...]:
@@ -73,6 +81,8 @@ class DataWriter:
         self._lengths: list[int] = []
         self._tasks: list[int] = []
         self._prompts: list[str] = []
+        self._terminated: list[bool] = []
+        self._reward = wanted.reward
 
     @property
     def episodes(self) -> int:
@@ -92,6 +102,8 @@ class DataWriter:
             )
         try:
             self._append(_ACTIONS, one.actions.astype(np.float32))
+            if self._reward is not None:
+                self._append(_REWARDS, self._reward(one).astype(np.float32))
             for key in self._inputs:
                 if key in self._shapes.cameras:
                     self._append_pictures(one, key)
@@ -102,17 +114,21 @@ class DataWriter:
         self._lengths.append(len(one.actions))
         self._tasks.append(one.task)
         self._prompts.append(one.prompt)
+        self._terminated.append(one.terminated)
 
     def finish(self) -> None:
         """Write what the arrays are."""
         self.close()
         specs = {key: self._shapes.observations[key] for key in self._inputs}
-        arrays = {_ACTIONS: [[self._shapes.action_size], "float32"]}
+        arrays: dict[str, Any] = {_ACTIONS: [[self._shapes.action_size], "float32"]}
+        if self._reward is not None:
+            arrays[_REWARDS] = [[], "float32"]
         arrays |= {key: [list(spec.shape), spec.dtype] for key, spec in specs.items()}
         table = {
             "lengths": self._lengths,
             "tasks": self._tasks,
             "prompts": self._prompts,
+            "terminated": self._terminated,
             "arrays": arrays,
         }
         (self._folder / _TABLE).write_text(json.dumps(table))
@@ -181,6 +197,10 @@ class Data:
     """What was to be done in each row, an index into `texts`, `[R]` int64."""
     texts: tuple[str, ...]
     """The prompts, each once."""
+    rewards: Array
+    """`[R]` float32; zeros where they are not learnt from."""
+    terminated: Array
+    """Whether the episode of each row ended for good, `[R]` bool."""
 
     def __len__(self) -> int:
         return len(self.actions)
@@ -200,12 +220,16 @@ def open_data(folder: Path) -> Data:
         raise RunFolderError(f"The recorded data in {str(folder)!r} cannot be read: {exc}") from exc
     ends, prompts = np.cumsum(lengths), table["prompts"]
     texts = tuple(dict.fromkeys(prompts))
+    actions = arrays.pop(_ACTIONS)
+    rewards = arrays.pop(_REWARDS, np.zeros(rows, np.float32))
     return Data(
-        actions=arrays.pop(_ACTIONS),
+        actions=actions,
         observations=arrays,
         first=np.repeat(ends - lengths, lengths),
         last=np.repeat(ends - 1, lengths),
         task=np.repeat(np.array(table["tasks"], np.int64), lengths),
         prompt=np.repeat(np.array([texts.index(one) for one in prompts], np.int64), lengths),
         texts=texts,
+        rewards=rewards,
+        terminated=np.repeat(np.array(table["terminated"], np.bool_), lengths),
     )

@@ -27,6 +27,38 @@ class Window:
     """Which of them are recorded and not repeated, `[B, T]` bool."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Moves:
+    """B decisions and what came of them."""
+
+    observation: Observations
+    actions: Tensor
+    """`[B, T, A]`."""
+    reward: Tensor
+    """The rewards of the steps that were executed, discounted to the first: `[B]`."""
+    discount: Tensor
+    """What `following` is worth here, `[B]`: gamma to the power of the steps that were executed,
+    and 0 where the episode ended for good."""
+    following: Observations
+
+    @staticmethod
+    def joined(some: Moves, more: Moves) -> Moves:
+        """The rows of both."""
+        return Moves(
+            observation=_joined(some.observation, more.observation),
+            actions=torch.cat((some.actions, more.actions)),
+            reward=torch.cat((some.reward, more.reward)),
+            discount=torch.cat((some.discount, more.discount)),
+            following=_joined(some.following, more.following),
+        )
+
+
+def _joined(some: Observations, more: Observations) -> Observations:
+    tensors = {key: torch.cat((some[key], more[key])) for key in some if key != PROMPT}
+    tensors[PROMPT] = torch.cat((some[PROMPT], more[PROMPT] + len(some.texts)))
+    return Observations(tensors, (*some.texts, *more.texts))
+
+
 class Windows:
     """Draws chunks of a length from recorded steps, every step as likely as any other."""
 
@@ -67,6 +99,29 @@ class Windows:
             observation=self.seen(rows),
             actions=self._tensor(data.actions[np.minimum(steps, last)]),
             mask=self._tensor(steps <= last),
+        )
+
+    def moves(self, rows: Array, steps: int, gamma: float) -> Moves:
+        """The same as decisions, of whose chunks at most `steps` actions were executed. What was
+        seen after an episode that was cut off is its last row, before which it ends."""
+        data = self._data
+        is_cut = ~data.terminated[rows]
+        before = np.maximum(np.minimum(rows, data.last[rows] - 1), data.first[rows])
+        rows = np.where(is_cut, before, rows)
+        last, ages = data.last[rows], np.arange(steps)
+        left = last - rows + ~is_cut
+        counts = ages < left[:, None]
+        executed = np.minimum(left, steps)
+        goes_on = is_cut | (left > steps)
+        chunk = np.minimum(rows[:, None] + self._steps, last[:, None])
+        rewards = data.rewards[np.minimum(rows[:, None] + ages, last[:, None])]
+        reward = (rewards * counts * gamma**ages).sum(1)
+        return Moves(
+            observation=self.seen(rows),
+            actions=self._tensor(data.actions[chunk]),
+            reward=self._tensor(reward.astype(np.float32)),
+            discount=self._tensor((gamma**executed * goes_on).astype(np.float32)),
+            following=self.seen(np.minimum(rows + executed, last)),
         )
 
     def seen(self, rows: Array, keys: Collection[str] | None = None) -> Observations:
