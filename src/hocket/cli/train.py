@@ -20,7 +20,7 @@ from hocket.errors import UsageError
 from hocket.records.run_file import load_run, new_folder
 from hocket.train.config import TrainConfig
 
-_OF_COLLECTING = (*("batch", "reward", "segment_chunks", "starts", "curriculum"),)
+_OF_COLLECTING = ("reward", "segment_chunks", "starts", "curriculum")
 """Settings that only algorithms read which learn from their own episodes."""
 _OF_RATIOS = (
     *("epochs", "minibatches", "clip", "clip_high", "entropy", "target_kl", "ratio"),
@@ -171,6 +171,7 @@ def _refuse_idle(config: TrainConfig) -> None:
         ),
         ("--algo ppo, grpo or rlpd", config.algo != "bc", _OF_COLLECTING),
         ("--algo ppo or grpo", config.algo in ("ppo", "grpo"), _OF_RATIOS),
+        ("an algorithm that collects", config.algo != "bc", ["batch"]),
         ("--residual", config.residual, ["residual_scale"]),
         ("--data", bool(config.data), ["data_episodes"]),
         (

@@ -21,8 +21,8 @@ Pendulum is learnt and forgotten again; in sixty-fours it stays learnt."""
 _EPISODES, _FEWEST_EPISODES, _ENOUGH_STEPS = 32, 8, 2048
 """Episodes of a batch, and env steps that are enough for one where every step is rewarded: more of
 them only make updates rare. Where success alone counts, an episode tells one bit."""
-_FEW_EPISODES = 4
-"""Episodes of a batch where all that was collected is learnt from each time."""
+_OF_ALGORITHMS = {"rlpd": 4, "dagger": 20}
+"""The same where all that was collected is learnt from each time, and of a round of corrections."""
 _DECAY, _DENSE_DECAY = 0.99, 0.95
 """Decays of advantages. A success is seen from afar only with the first; where every step is
 rewarded, the second leaves more to a critic that soon knows."""
@@ -136,6 +136,26 @@ class GRPOConfig(UpdateConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
+class DAggerConfig:
+    """Settings of rounds of corrections."""
+
+    expert: str = ""
+    """Who takes over, for dagger: any policy that hocket eval takes, such as metaworld-expert, a
+    folder, a server, or a class of your own."""
+    rounds: int = 4
+    """How often corrections are collected, in equal parts of the run; --batch episodes each."""
+    takeover: float = 0.4
+    """How likely the expert takes over at each decision of the policy, in the first round; it falls
+    in equal parts. It then acts to the end of the episode."""
+    failures: str = ""
+    """A run folder of failed episodes: the first round begins in states of these."""
+
+    def __post_init__(self) -> None:
+        check_at_least(self, rounds=1)
+        check_shares(self, ("takeover",))
+
+
+@dataclass(frozen=True, kw_only=True)
 class RLPDConfig:
     """Settings of learning from all that was ever collected, and from recordings."""
 
@@ -161,7 +181,7 @@ def check_shares(settings: Any, names: Sequence[str]) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainConfig(GRPOConfig, PPOConfig, RLPDConfig, Subject):
+class TrainConfig(GRPOConfig, PPOConfig, RLPDConfig, DAggerConfig, Subject):
     """Everything that a training run is; saved with it, and enough to run it again.
 
     The settings of the algorithms are inherited from their owners, so that the command line and
@@ -170,10 +190,11 @@ class TrainConfig(GRPOConfig, PPOConfig, RLPDConfig, Subject):
 
     noun: ClassVar[str] = "Training"
 
-    algo: Literal["ppo", "grpo", "rlpd", "bc"] = "ppo"
+    algo: Literal["ppo", "grpo", "rlpd", "bc", "dagger"] = "ppo"
     """ppo learns from every episode, with a critic; grpo from groups of episodes that began in the
     same state and ended differently; rlpd from all that was ever collected and from recorded
-    episodes (--data) again and again, where env steps are dear; bc from recorded episodes alone."""
+    episodes (--data) again and again, where env steps are dear; bc from recorded episodes alone;
+    dagger from these and from what an --expert does in states that the policy reached."""
     mode: Literal["sync", "async"] = "sync"
     """sync collects, then learns, and is reproducible from its seed; async does both at once, in
     two processes."""
@@ -280,6 +301,7 @@ class TrainConfig(GRPOConfig, PPOConfig, RLPDConfig, Subject):
         Subject.__post_init__(self)
         super().__post_init__()
         RLPDConfig.__post_init__(self)
+        DAggerConfig.__post_init__(self)
         check_at_least(
             self,
             lanes=1,
@@ -327,10 +349,14 @@ class TrainConfig(GRPOConfig, PPOConfig, RLPDConfig, Subject):
         )
 
     def _check_data(self) -> None:
-        if self.algo == "bc" and not self.data:
-            raise ConfigError("bc learns from recorded episodes: name them with --data.")
-        if self.algo == "bc" and (self.residual or self.mode == "async"):
-            raise ConfigError("bc collects nothing: leave out --residual and --mode async.")
+        if self.is_cloning and not self.data:
+            raise ConfigError(f"{self.algo} learns from recorded episodes: name them with --data.")
+        if self.is_cloning and (self.residual or self.mode == "async"):
+            raise ConfigError(
+                f"{self.algo} learns from what was recorded: leave out --residual and --mode async."
+            )
+        if self.algo == "dagger" and not self.expert:
+            raise ConfigError("dagger needs somebody who takes over: name a policy with --expert.")
         if self.data and self.residual:
             raise ConfigError(
                 "A correction cannot be learnt from recorded episodes, which lack what the policy "
@@ -338,6 +364,11 @@ class TrainConfig(GRPOConfig, PPOConfig, RLPDConfig, Subject):
             )
         if self.bc_weight < 0:
             raise ConfigError(f"bc_weight is {self.bc_weight}; it must be at least 0.")
+
+    @property
+    def is_cloning(self) -> bool:
+        """True if it learns from recorded episodes alone, whoever recorded them."""
+        return self.algo in ("bc", "dagger")
 
     @property
     def start_count(self) -> int | None:
@@ -356,8 +387,7 @@ class TrainConfig(GRPOConfig, PPOConfig, RLPDConfig, Subject):
         if self.reward != SUCCESS:
             batch = max(_FEWEST_EPISODES, min(batch, _ENOUGH_STEPS // max(1, steps)))
             decay = _DENSE_DECAY
-        if self.algo == "rlpd":
-            batch = _FEW_EPISODES
+        batch = _OF_ALGORITHMS.get(self.algo, batch)
         if self.algo == "grpo":
             batch = max(1, batch // self.group) * self.group
         lam = decay if self.lam is None else self.lam

@@ -43,6 +43,7 @@ from hocket.train.collect.rolling import (
     policy_of,
 )
 from hocket.train.config import TrainConfig
+from hocket.train.corrections import Corrections
 from hocket.train.data.reading import read_data
 from hocket.train.data.store import DATA, Wanted
 from hocket.train.learner import checkpoint
@@ -112,8 +113,8 @@ def train(
     if machines is not None:
         _require_spreadable(config)
     ranks = Ranks.from_torchrun(config.device)
-    if config.algo == "rlpd" and ranks.size > 1:
-        raise UsageError("rlpd learns in one process: leave out torchrun, or use ppo or grpo.")
+    if config.algo in ("rlpd", "dagger") and ranks.size > 1:
+        raise UsageError(f"{config.algo} learns in one process: leave out torchrun.")
     if config.mode == "async" and ranks.size > 1:
         raise UsageError("Several ranks learn in synchronous mode: leave out --mode async.")
     with contextlib.ExitStack() as stack:
@@ -127,8 +128,9 @@ def train(
         display = Display(say if ranks.is_first else None, total_steps=config.steps, wall_s=wall_s)
         stack.callback(display.close)
         found = _prepare(config, start, stack)
+        wanted = _wanted(found, rewards)
         if ranks.is_first:
-            data = None if resume else _read_data(found, run, display, rewards)
+            data = None if resume else _read_data(found, run, display, wanted)
             stack.enter_context(RunFolder.at(run).lock())
             checkpoint.save_frozen(run, frozen_parameters(found.made.network))
             if data is not None:
@@ -163,6 +165,9 @@ def train(
             display=display,
             ranks=ranks,
             rewards=rewards,
+            corrections=Corrections(found.config, run, found.tasks, found.policy, wanted)
+            if config.algo == "dagger"
+            else None,
             sites=sites,
         )
         live = LiveStatus(run) if ranks.is_first else None
@@ -295,8 +300,7 @@ def _roll(
 
 def _finish(parts: Parts, roll: Roll, state: Mapping[str, Any] | None) -> Trained:
     """Train to the end, or until that is interrupted."""
-    is_cloning = parts.config.algo == "bc"
-    trainer = Cloner(parts, state) if is_cloning else Trainer(parts, state)
+    trainer = Cloner(parts, state) if parts.config.is_cloning else Trainer(parts, state)
     trainer.run(roll)
     if not trainer.is_complete and parts.config.mode == "sync":
         parts.link.save(trainer.counters())
@@ -309,7 +313,7 @@ def _finish(parts: Parts, roll: Roll, state: Mapping[str, Any] | None) -> Traine
 
 
 def _require_spreadable(config: TrainConfig) -> None:
-    if config.mode != "async" or config.algo == "bc":
+    if config.mode != "async" or config.is_cloning:
         raise UsageError(
             "On several machines collecting and learning go on at once: add --mode async, with "
             "ppo or grpo."
@@ -362,22 +366,27 @@ def _look(
     return tasks, shapes
 
 
-def _read_data(found: _Prepared, run: Path, display: Display, rewards: Rewards) -> Path | None:
+def _wanted(found: _Prepared, rewards: Rewards) -> Wanted:
+    """What is read of recorded episodes."""
+    spec, config = found.policy.spec, found.config
+    reward = None
+    if config.algo == "rlpd":
+        reward = functools.partial(rewards.of_recorded, length=spec.replan or spec.chunk_length)
+    return Wanted(
+        shapes=found.description.shapes,
+        tasks=[info for _, info in found.infos],
+        inputs=tuple(spec.inputs or ()),
+        first=config.data_episodes,
+        reward=reward,
+    )
+
+
+def _read_data(found: _Prepared, run: Path, display: Display, wanted: Wanted) -> Path | None:
     """Copy what the policy reads of recorded episodes into a folder beside that of the run, which
     is made only when all is well; None where none are named."""
     config = found.config
     if not config.data:
         return None
-    length = found.policy.spec.replan or found.policy.spec.chunk_length
-    wanted = Wanted(
-        shapes=found.description.shapes,
-        tasks=[info for _, info in found.infos],
-        inputs=tuple(found.policy.spec.inputs or ()),
-        first=config.data_episodes,
-        reward=functools.partial(rewards.of_recorded, length=length)
-        if config.algo == "rlpd"
-        else None,
-    )
     data = temporary(run.with_name(f"{run.name}.data"))
     shutil.rmtree(data, ignore_errors=True)  # left by a run that was killed
     read_data(config.data, wanted, data, Reading(display))

@@ -38,6 +38,7 @@ _OF_MACHINES = ("sites", "site")
 OF_ALGORITHMS = {
     "ppo": ("gamma", "lam", "clip_value", "value_weight", "value_only"),
     "rlpd": ("gamma", "value_only", "replays", "critics", "spread_target"),
+    "dagger": ("expert", "rounds", "takeover", "failures"),
     "grpo": ("group", "pin_version", "kl_weight"),
 }
 """Flags that only one training algorithm reads."""

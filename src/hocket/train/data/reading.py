@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from hocket.core.data import Outcome
+import numpy as np
+
+from hocket.core.data import Array, Outcome
 from hocket.errors import UsageError
 from hocket.records.folder import RunFolder
 from hocket.results.recorded import open_recorded
@@ -22,6 +25,20 @@ from hocket.workers.sinks.video import camera_name
 
 _TAKEN = ("success", "finished")
 """Outcomes that are learnt from."""
+
+
+def append_data(folder: Path, wanted: Wanted, out: Path, watcher: Watcher) -> int:
+    """Append what an expert did in a run folder to what was read before, unless it is there; return
+    how many steps that is."""
+    writer = DataWriter(out, wanted, after=str(folder))
+    before = writer.steps
+    try:
+        for recorded in _of_run(folder, wanted, watcher):
+            writer.add(recorded)
+        writer.finish()
+    finally:
+        writer.close()
+    return writer.steps - before
 
 
 def read_data(names: Sequence[str], wanted: Wanted, out: Path, watcher: Watcher) -> None:
@@ -72,7 +89,26 @@ def _of_run(path: Path, wanted: Wanted, watcher: Watcher) -> Iterator[Recorded]:
     config = ExportConfig(images=bool(cameras), cameras=cameras)
     with ScratchFolder("data") as scratch:
         for one in Demonstrations(run, config, scratch.path, watcher):
-            yield _recorded(one, wanted)
+            yield from _taught(_recorded(one, wanted), one.intervention)
+
+
+def _taught(whole: Recorded, is_expert: Array | None) -> Iterator[Recorded]:
+    """The parts of an episode that an expert did; all of it where nobody could take over."""
+    if is_expert is None or is_expert.all():
+        yield whole
+        return
+    edges = np.flatnonzero(np.diff(np.r_[False, is_expert, False]))
+    films = {key: list(film) for key, film in whole.pictures.items()}
+    for begin, end in edges.reshape(-1, 2).tolist():
+        part = slice(begin, end)
+        yield replace(
+            whole,
+            actions=whole.actions[part],
+            observations={key: rows[part] for key, rows in whole.observations.items()},
+            pictures={key: film[part] for key, film in films.items()},
+            rewards=None if whole.rewards is None else whole.rewards[part],
+            terminated=whole.terminated and end == len(whole.actions),
+        )
 
 
 def _recorded(one: Demonstration, wanted: Wanted) -> Recorded:

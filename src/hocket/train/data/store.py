@@ -19,7 +19,7 @@ import numpy as np
 from hocket.core.data import Array
 from hocket.core.specs import TaskInfo
 from hocket.errors import RunFolderError
-from hocket.system.durable import disk_error
+from hocket.system.durable import disk_error, drafted
 from hocket.train.networks.contract import Shapes
 
 DATA = "data"
@@ -73,7 +73,9 @@ class Wanted:
 class DataWriter:
     """Appends episodes to a folder; `finish` makes it whole. Only the wanted inputs are kept."""
 
-    def __init__(self, folder: Path, wanted: Wanted) -> None:
+    def __init__(self, folder: Path, wanted: Wanted, after: str = "") -> None:
+        """`after` names what is appended to a folder that is whole; what was appended under that
+        name before is written anew."""
         self._folder = folder
         self._shapes = wanted.shapes
         self._inputs = wanted.inputs
@@ -83,6 +85,11 @@ class DataWriter:
         self._prompts: list[str] = []
         self._terminated: list[bool] = []
         self._reward = wanted.reward
+        self._after = after
+        self._appended: dict[str, int] = {}
+        """How many episodes there were before what was appended, by its name."""
+        if after:
+            self._go_on()
 
     @property
     def episodes(self) -> int:
@@ -129,9 +136,25 @@ class DataWriter:
             "tasks": self._tasks,
             "prompts": self._prompts,
             "terminated": self._terminated,
+            "appended": self._appended,
             "arrays": arrays,
         }
-        (self._folder / _TABLE).write_text(json.dumps(table))
+        with drafted(self._folder / _TABLE) as draft:
+            draft.write_text(json.dumps(table))
+
+    def _go_on(self) -> None:
+        """Take up what is there, and forget what is from here on."""
+        table: dict[str, Any] = json.loads((self._folder / _TABLE).read_text())
+        count = table["appended"].get(self._after, len(table["lengths"]))
+        known = {name: n for name, n in table["appended"].items() if n < count}
+        self._appended = {**known, self._after: count}
+        self._lengths, self._tasks = table["lengths"][:count], table["tasks"][:count]
+        self._prompts, self._terminated = table["prompts"][:count], table["terminated"][:count]
+        for index, (key, (shape, dtype)) in enumerate(table["arrays"].items()):
+            file = open(self._folder / f"{index}.bin", "r+b")  # noqa: SIM115 - closed by `close`
+            self._files[key] = file
+            file.truncate(self.steps * int(np.prod(shape)) * np.dtype(dtype).itemsize)
+            file.seek(0, 2)
 
     def close(self) -> None:
         """Close the files. Closing twice is safe."""
@@ -206,11 +229,13 @@ class Data:
         return len(self.actions)
 
 
-def open_data(folder: Path) -> Data:
-    """Map what a `DataWriter` wrote."""
+def open_data(folder: Path, appended: int | None = None) -> Data:
+    """Map what a `DataWriter` wrote; of what was appended this many parts, None for all."""
     try:
         table: dict[str, Any] = json.loads((folder / _TABLE).read_text())
-        lengths = np.array(table["lengths"], np.int64)
+        begins = [*table["appended"].values(), None]
+        count = None if appended is None else begins[min(appended, len(begins) - 1)]
+        lengths = np.array(table["lengths"][:count], np.int64)
         rows = int(lengths.sum())
         arrays = {
             key: np.memmap(folder / f"{i}.bin", np.dtype(dtype), "r", shape=(rows, *shape))
@@ -218,7 +243,7 @@ def open_data(folder: Path) -> Data:
         }
     except (OSError, ValueError, KeyError) as exc:
         raise RunFolderError(f"The recorded data in {str(folder)!r} cannot be read: {exc}") from exc
-    ends, prompts = np.cumsum(lengths), table["prompts"]
+    ends, prompts = np.cumsum(lengths), table["prompts"][:count]
     texts = tuple(dict.fromkeys(prompts))
     actions = arrays.pop(_ACTIONS)
     rewards = arrays.pop(_REWARDS, np.zeros(rows, np.float32))
@@ -227,9 +252,9 @@ def open_data(folder: Path) -> Data:
         observations=arrays,
         first=np.repeat(ends - lengths, lengths),
         last=np.repeat(ends - 1, lengths),
-        task=np.repeat(np.array(table["tasks"], np.int64), lengths),
+        task=np.repeat(np.array(table["tasks"][:count], np.int64), lengths),
         prompt=np.repeat(np.array([texts.index(one) for one in prompts], np.int64), lengths),
         texts=texts,
         rewards=rewards,
-        terminated=np.repeat(np.array(table["terminated"], np.bool_), lengths),
+        terminated=np.repeat(np.array(table["terminated"][:count], np.bool_), lengths),
     )

@@ -107,6 +107,8 @@ class Learner:
             gamma=config.gamma,
         )
         self.version = 0
+        self.corrected = 0
+        """Rounds of corrections that are learnt from."""
         self.queue = StretchQueue(batch=config.batch_count, max_staleness=config.staleness)
         kept = {} if resume is None else self._restore(resume)
         self._algorithm = self._make_algorithm(run, kept)
@@ -170,6 +172,11 @@ class Learner:
             statistics.add_seen(stretches, ranks)
         return {**measures, "reward_scale": statistics.reward_scale}
 
+    def take_corrections(self, run: Path, count: int) -> None:
+        """Learn from this many rounds of corrections too."""
+        self.corrected = count
+        self._algorithm = self._make_algorithm(run, {})
+
     def _measure_data(self, windows: Windows) -> None:
         """Tell the network the units of what was recorded, all of it: they stay from then on."""
         for begin in range(0, len(windows), _ROWS_AT_A_TIME):
@@ -205,14 +212,16 @@ class Learner:
         file = folder / checkpoint.STATISTICS
         self._statistics.load(checkpoint.read_tensors(file) if file.is_file() else {})
         checkpoint.load_optimizer(self._optimizer, list(self._parameters), tensors)
-        self.version = int(checkpoint.read_table(folder / checkpoint.STATE)["version"])
+        state = checkpoint.read_table(folder / checkpoint.STATE)
+        self.version = int(state["version"])
+        self.corrected = int(state.get("corrected", 0))
         return {name.removeprefix(_OFF_POLICY): tensor for name, tensor in kept.items()}
 
     def _make_algorithm(
         self, run: Path | None, kept: Mapping[str, torch.Tensor]
     ) -> PPO | GRPO | OffPolicy | Cloning:
         config, beside = self.config, self._demonstrated(run)
-        if config.algo == "bc":
+        if config.is_cloning:
             assert beside is not None  # the configuration names them
             size = config.minibatch_of(self.network.chunk_length)
             steps = steps_of_update(config, size, self._ranks.size)
@@ -250,7 +259,7 @@ class Learner:
             return None
         assert run is not None
         windows = Windows(
-            open_data(run / DATA),
+            open_data(run / DATA, self.corrected),
             self.network.chunk_length,
             history=history_of(self.network),
             device=config.device,
@@ -260,7 +269,7 @@ class Learner:
             windows=windows,
             config=config,
             ranks=self._ranks,
-            weight=1.0 if config.algo == "bc" else config.bc_weight,
+            weight=1.0 if config.is_cloning else config.bc_weight,
         )
 
 

@@ -87,6 +87,10 @@ class InProcess:
         self.save(counters)
         return []
 
+    def take_corrections(self, count: int) -> None:
+        """Learn from this many rounds of corrections from now on."""
+        self.learner.take_corrections(self._run, count)
+
     def close(self) -> None:
         self.block.close()
 
