@@ -55,12 +55,27 @@ class Cloner(TrainingRun):
 
     def _evaluate(self, roll: Roll) -> bool:
         """Evaluate the newest weights; False where that was interrupted."""
+        if self._config.algo == "reward":
+            self._judge()
+            return True
         trials = TrialQueue()
         trials.add(self._evaluations.begin(self.total_steps))
         is_done = roll(self, trials)
         if not is_done:
             self._evaluations.give_up()
         return is_done
+
+    def _judge(self) -> None:
+        assert isinstance(self._parts.link, InProcess)  # what clones learns in this process
+        found = self._parts.link.judge()
+        curves = {f"judge/{key}": value for key, value in found.items()}
+        self._parts.log.write(self.total_steps, curves, kind="judged")
+        low, high = 100 * found["accuracy_low"], 100 * found["accuracy_high"]
+        self._parts.display.announce(
+            f"at {self.total_steps:,} steps: {100 * found['accuracy']:.1f} % of held-out episodes "
+            f"are judged rightly [{low:.0f}, {high:.0f}], n = {found['n']:.0f}, Brier score "
+            f"{found['brier']:.3f}"
+        )
 
     def _is_corrected(self) -> bool:
         """Collect the corrections that are due; False where that was interrupted."""

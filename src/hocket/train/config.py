@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -12,6 +12,7 @@ from hocket.core.settings import check_at_least
 from hocket.errors import ConfigError
 from hocket.runs.subject import Subject
 from hocket.train.reward_terms import SUCCESS, reward_terms
+from hocket.train.settings import DAggerConfig, RLPDConfig, check_shares
 
 _STARTS = 100
 """Starts of each task that a curriculum chooses from."""
@@ -136,51 +137,6 @@ class GRPOConfig(UpdateConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DAggerConfig:
-    """Settings of rounds of corrections."""
-
-    expert: str = ""
-    """Who takes over, for dagger: any policy that hocket eval takes, such as metaworld-expert, a
-    folder, a server, or a class of your own."""
-    rounds: int = 4
-    """How often corrections are collected, in equal parts of the run; --batch episodes each."""
-    takeover: float = 0.4
-    """How likely the expert takes over at each decision of the policy, in the first round; it falls
-    in equal parts. It then acts to the end of the episode."""
-    failures: str = ""
-    """A run folder of failed episodes: the first round begins in states of these."""
-
-    def __post_init__(self) -> None:
-        check_at_least(self, rounds=1)
-        check_shares(self, ("takeover",))
-
-
-@dataclass(frozen=True, kw_only=True)
-class RLPDConfig:
-    """Settings of learning from all that was ever collected, and from recordings."""
-
-    replays: int = 10
-    """Steps of the critics for each chunk that was collected, for rlpd: more learn more from the
-    same env steps, and take longer."""
-    critics: int = 3
-    """Critics that learn side by side."""
-    spread_target: float = -0.5
-    """The entropy of a number of an action that the spread is led to, in nats, in units of half of
-    its range: -0.5 is a standard deviation of 0.15."""
-
-    def __post_init__(self) -> None:
-        check_at_least(self, replays=1, critics=2)
-
-
-def check_shares(settings: Any, names: Sequence[str]) -> None:
-    """Refuse settings that are set and not between 0 and 1."""
-    for name in names:
-        value = getattr(settings, name)
-        if value is not None and not 0 <= value <= 1:
-            raise ConfigError(f"{name} is {value}; it must be between 0 and 1.")
-
-
-@dataclass(frozen=True, kw_only=True)
 class TrainConfig(GRPOConfig, PPOConfig, RLPDConfig, DAggerConfig, Subject):
     """Everything that a training run is; saved with it, and enough to run it again.
 
@@ -190,11 +146,12 @@ class TrainConfig(GRPOConfig, PPOConfig, RLPDConfig, DAggerConfig, Subject):
 
     noun: ClassVar[str] = "Training"
 
-    algo: Literal["ppo", "grpo", "rlpd", "bc", "dagger"] = "ppo"
+    algo: Literal["ppo", "grpo", "rlpd", "bc", "dagger", "reward"] = "ppo"
     """ppo learns from every episode, with a critic; grpo from groups of episodes that began in the
     same state and ended differently; rlpd from all that was ever collected and from recorded
     episodes (--data) again and again, where env steps are dear; bc from recorded episodes alone;
-    dagger from these and from what an --expert does in states that the policy reached."""
+    dagger from these and from what an --expert does in states that the policy reached; reward
+    makes a reward model of recorded episodes, failures too, for --reward FOLDER of other runs."""
     mode: Literal["sync", "async"] = "sync"
     """sync collects, then learns, and is reproducible from its seed; async does both at once, in
     two processes."""
@@ -217,8 +174,9 @@ class TrainConfig(GRPOConfig, PPOConfig, RLPDConfig, DAggerConfig, Subject):
     replan: int | None = None
     """Execute only the first K actions of each chunk."""
     reward: str = SUCCESS
-    """success gives 1 at the step that ends an episode with success; env takes the env's own; or a
-    function of your own as package.module:function. Several are summed, with weights:
+    """success gives 1 at the step that ends an episode with success; env takes the env's own; the
+    folder of a reward model (--algo reward) how likely that was a success; or a function of your
+    own as package.module:function. Several are summed, with weights:
     success,0.1*env,-0.01*my_rewards:effort."""
     max_steps: int | None = None
     """End episodes after N control steps (truncated), instead of each task's own limit."""
@@ -348,6 +306,16 @@ class TrainConfig(GRPOConfig, PPOConfig, RLPDConfig, DAggerConfig, Subject):
             [self.curriculum] if ":" in self.curriculum else []
         )
 
+    @property
+    def network_name(self) -> str:
+        """The class that learns as the user named it, beside a folder of saved weights or alone."""
+        return self.policy_config.get("network") or self.policy
+
+    @property
+    def reward_models(self) -> list[str]:
+        """The run folders of reward models that are rewards here."""
+        return [term.name for term in reward_terms(self.reward) if term.is_model]
+
     def _check_data(self) -> None:
         if self.is_cloning and not self.data:
             raise ConfigError(f"{self.algo} learns from recorded episodes: name them with --data.")
@@ -368,7 +336,7 @@ class TrainConfig(GRPOConfig, PPOConfig, RLPDConfig, DAggerConfig, Subject):
     @property
     def is_cloning(self) -> bool:
         """True if it learns from recorded episodes alone, whoever recorded them."""
-        return self.algo in ("bc", "dagger")
+        return self.algo in ("bc", "dagger", "reward")
 
     @property
     def start_count(self) -> int | None:

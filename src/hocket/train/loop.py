@@ -16,7 +16,7 @@ import torch
 from hocket.adapters.policies.simple import ZeroPolicy
 from hocket.core.contracts.policy import Policy
 from hocket.core.contracts.recorder import Followed, Reader
-from hocket.core.data import Trial
+from hocket.core.data import Array, Trial
 from hocket.core.specs import ArraySpec, EnvSpec, TaskInfo
 from hocket.engine.loop import Engine
 from hocket.engine.trials import TrialQueue
@@ -29,6 +29,7 @@ from hocket.results.showing.live import LiveStatus
 from hocket.runs.assembly import Assembly
 from hocket.runs.probe import probe, retried
 from hocket.system.durable import temporary
+from hocket.train.algorithms.judging import labels
 from hocket.train.algorithms.ranks import Ranks, local_device
 from hocket.train.cloner import Cloner
 from hocket.train.collect.curriculum import find_curriculum
@@ -45,7 +46,7 @@ from hocket.train.collect.rolling import (
 from hocket.train.config import TrainConfig
 from hocket.train.corrections import Corrections
 from hocket.train.data.reading import read_data
-from hocket.train.data.store import DATA, Wanted
+from hocket.train.data.store import DATA, Recorded, Wanted
 from hocket.train.learner import checkpoint
 from hocket.train.learner.process import InProcess, LearnerLink, Remote
 from hocket.train.learner.weights import PackedWeights
@@ -102,7 +103,7 @@ def train(
     """
     torch.set_num_threads(config.threads)
     require_trainable(config)
-    rewards = Rewards(config.reward)
+    rewards = Rewards(config.reward, config.network_name)
     find_curriculum(config.curriculum)
     asked = config
     config = replace(
@@ -113,7 +114,7 @@ def train(
     if machines is not None:
         _require_spreadable(config)
     ranks = Ranks.from_torchrun(config.device)
-    if config.algo in ("rlpd", "dagger") and ranks.size > 1:
+    if config.algo in ("rlpd", "dagger", "reward") and ranks.size > 1:
         raise UsageError(f"{config.algo} learns in one process: leave out torchrun.")
     if config.mode == "async" and ranks.size > 1:
         raise UsageError("Several ranks learn in synchronous mode: leave out --mode async.")
@@ -369,15 +370,18 @@ def _look(
 def _wanted(found: _Prepared, rewards: Rewards) -> Wanted:
     """What is read of recorded episodes."""
     spec, config = found.policy.spec, found.config
-    reward = None
+    reward: Callable[[Recorded], Array] | None = None
     if config.algo == "rlpd":
         reward = functools.partial(rewards.of_recorded, length=spec.replan or spec.chunk_length)
+    if config.algo == "reward":
+        reward = labels
     return Wanted(
         shapes=found.description.shapes,
         tasks=[info for _, info in found.infos],
         inputs=tuple(spec.inputs or ()),
         first=config.data_episodes,
         reward=reward,
+        judges=config.algo == "reward",
     )
 
 

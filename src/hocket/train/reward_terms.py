@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from hocket.core.plugins import did_you_mean
 from hocket.errors import ConfigError
 
+JUDGE = "judge.json"
+"""What the run folder of a reward model has."""
 SUCCESS, ENV = "success", "env"
 """The names of the rewards that hocket knows."""
 
@@ -16,13 +19,18 @@ class RewardTerm:
     """A part of the reward."""
 
     name: str
-    """success, env, or package.module:function."""
+    """success, env, package.module:function, or the folder of a reward model."""
     weight: float = 1.0
 
     @property
     def is_function(self) -> bool:
         """True if it is a function of the user's own."""
         return ":" in self.name
+
+    @property
+    def is_model(self) -> bool:
+        """True if it is what `--algo reward` made."""
+        return Path(self.name, JUDGE).is_file()
 
 
 def reward_terms(text: str) -> tuple[RewardTerm, ...]:
@@ -36,10 +44,11 @@ def reward_terms(text: str) -> tuple[RewardTerm, ...]:
             raise ConfigError(
                 f"{head.strip()!r} is no weight of a reward; write 0.1*env, or success,0.1*env."
             ) from None
-        if not term.is_function and term.name not in (SUCCESS, ENV):
+        if not (term.is_function or term.is_model) and term.name not in (SUCCESS, ENV):
             raise ConfigError(
                 f"There is no reward {term.name!r}.{did_you_mean(term.name, (SUCCESS, ENV))} Known "
-                f"are success and env; one of your own is named package.module:function."
+                f"are success and env; a function of your own is named package.module:function, "
+                f"and a reward model by its run folder (hocket train --algo reward)."
             )
         terms.append(term)
     if len({term.name for term in terms}) < len(terms):

@@ -16,6 +16,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from hocket.core.data import Array, Trial
 from hocket.core.outcomes import SUCCESS_KEYS
 from hocket.core.plugins import load_named
 from hocket.errors import ConfigError, HocketError
+from hocket.train.algorithms.judging import Judge
 from hocket.train.algorithms.stretches import Stretch
 from hocket.train.data.store import Recorded
 from hocket.train.reward_terms import ENV, SUCCESS, RewardTerm, reward_terms
@@ -56,13 +58,14 @@ class Rewarded:
 class Rewards:
     """The reward of a run."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, named: str = "") -> None:
+        """`named`: the class of the policy, which a reward model of the user's own may have too."""
         self._terms = reward_terms(text)
         self._functions: dict[str, Callable[[Stretch], Any]] = {
             term.name: load_named(term.name, "reward function")
             for term in self._terms
             if term.is_function
-        }
+        } | {term.name: Judge(Path(term.name), named) for term in self._terms if term.is_model}
 
     @property
     def needs_whole_episodes(self) -> bool:

@@ -9,27 +9,24 @@ spread (where it has one of its own), and is held to recorded chunks as `bc` fit
 
 from __future__ import annotations
 
-import copy
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from hocket.errors import ConfigError
-from hocket.train.algorithms.cloning import Demonstrated
-from hocket.train.algorithms.gradients import added, clipped
+from hocket.core.contracts.module import HasVelocity
+from hocket.train.algorithms.cloning import Demonstrated, cloning_loss, flow_numbers
+from hocket.train.algorithms.gradients import clipped
 from hocket.train.algorithms.ranks import Measures, Ranks
 from hocket.train.algorithms.stretches import Stretch
 from hocket.train.config import TrainConfig
 from hocket.train.data.replay import ReplayBuffer
-from hocket.train.data.windows import Moves
+from hocket.train.data.windows import Moves, Window
 from hocket.train.learner import checkpoint
 from hocket.train.networks.actor import units_of
 from hocket.train.networks.building import Description
-from hocket.train.networks.contract import Observations, trainable_parameters
+from hocket.train.networks.contract import TASK, Observations, trainable_parameters
 from hocket.train.networks.critics import ChunkCritics
 
 _HIDDEN = (256, 256)
@@ -40,20 +37,8 @@ _JUDGES = 2
 """Critics of which the least counts in a target."""
 _EVERY = 2
 """The policy makes one step for so many of the critics."""
-_FIRST_SPREAD_WEIGHT = 0.01
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Sampled:
-    """Decisions of the policy as it is, with gradients."""
-
-    actions: Tensor
-    """Within the env's bounds, in units of half of their range: `[B, K, A]`."""
-    outside: Tensor
-    """How far they were outside of bounds: the mean of squares."""
-    spread: Tensor
-    """The mean logarithm of how likely each number was, with its sign turned round: an estimate of
-    the entropy of a number, in those units."""
+_MOST = 3.0
+"""How many spreads better than the policy counts, at most."""
 
 
 class OffPolicy:
@@ -78,17 +63,20 @@ class OffPolicy:
         self._middle, self._reach = middle.to(device), reach.to(device)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
-            self.critics = ChunkCritics(
-                network,
-                description.shapes,
-                size=self.executed * description.shapes.action_size,
-                count=config.critics,
-                hidden=_HIDDEN,
-            ).to(device)
-        self._targets = copy.deepcopy(self.critics).requires_grad_(requires_grad=False)
-        self._weight = torch.nn.Parameter(torch.tensor(math.log(_FIRST_SPREAD_WEIGHT)).to(device))
-        """The logarithm of what a wider spread is worth."""
-        self._own = [*self.critics.parameters(), self._weight]
+            # Two of the same, and no copy: both see in the units of the one network.
+            self.critics, self._targets = (
+                ChunkCritics(
+                    network,
+                    description.shapes,
+                    size=self.executed * description.shapes.action_size,
+                    count=config.critics,
+                    hidden=_HIDDEN,
+                ).to(device)
+                for _ in range(2)
+            )
+        self._targets.load_state_dict(self.critics.state_dict())
+        self._targets.requires_grad_(requires_grad=False)
+        self._own = list(self.critics.parameters())
         self._critic_optimizer = torch.optim.Adam(self._own, lr=config.lr, fused=True)
 
     def update(
@@ -104,7 +92,7 @@ class OffPolicy:
             moves = self._draw(rng)
             self._improve_critics(moves, rng, measures)
             if version >= self.config.value_only and step % _EVERY == 0:
-                self._improve_policy(moves.observation, rng, measures)
+                self._improve_policy(moves, rng, measures)
         return {**measures.result(), "replay": float(len(self.own)), "steps": float(steps)}
 
     def to_tensors(self) -> dict[str, Tensor]:
@@ -113,7 +101,6 @@ class OffPolicy:
         names = [str(index) for index in range(len(self._own))]
         return {
             "rows": torch.tensor(self.own.rows),
-            "weight": self._weight.detach(),
             **{f"critics|{k}": v for k, v in self.critics.state_dict().items()},
             **{f"targets|{k}": v for k, v in self._targets.state_dict().items()},
             **{
@@ -129,8 +116,6 @@ class OffPolicy:
             parts.setdefault(part, {})[key] = tensor
         self.critics.load_state_dict(parts["critics"])
         self._targets.load_state_dict(parts["targets"])
-        with torch.no_grad():
-            self._weight.copy_(tensors["weight"])
         names = [str(index) for index in range(len(self._own))]
         checkpoint.load_optimizer(self._critic_optimizer, names, parts.get("adam", {}))
 
@@ -147,7 +132,7 @@ class OffPolicy:
     def _improve_critics(self, moves: Moves, rng: torch.Generator, measures: Measures) -> None:
         with torch.no_grad():
             following = self._sample(moves.following, rng)
-            expected = self._targets(moves.following, following.actions.flatten(1))
+            expected = self._targets(moves.following, following.flatten(1))
             judges = torch.randperm(len(expected), generator=rng)[:_JUDGES].to(expected.device)
             next_value = expected[judges].min(0).values
             target = moves.reward + moves.discount * next_value
@@ -155,7 +140,6 @@ class OffPolicy:
         found = self.critics(moves.observation, taken)
         loss = ((found - target) ** 2).mean(1).sum()
         self._critic_optimizer.zero_grad()
-        self._weight.grad = None
         loss.backward()
         self._critic_optimizer.step()
         with torch.no_grad():
@@ -164,49 +148,38 @@ class OffPolicy:
                 mine.lerp_(one, _FOLLOWS)
         measures.note(critic_loss=loss / len(found), value=found.mean(), target=target.mean())
 
-    def _improve_policy(self, seen: Observations, rng: torch.Generator, measures: Measures) -> None:
-        sampled = self._sample(seen, rng)
-        if not sampled.actions.requires_grad:
-            raise ConfigError(
-                "This network samples its chunks without gradients, which rlpd learns by. Use ppo, "
-                "or let `act` keep them."
-            )
-        value = self.critics(seen, sampled.actions.flatten(1)).mean(0)
-        size = value.detach().abs().mean() + 1e-3
-        loss = -value.mean() / size + sampled.outside
-        if self.network.is_factorised:
-            loss = loss - self._weight.exp().detach() * sampled.spread
-            # Worth more while the spread is below what is wanted.
-            off = sampled.spread.detach() - self.config.spread_target
-            self._critic_optimizer.zero_grad()
-            (self._weight * off).backward()
-            self._critic_optimizer.step()
+    def _improve_policy(self, moves: Moves, rng: torch.Generator, measures: Measures) -> None:
+        """Fit the policy to what was done, the more the better that was than what it does."""
+        with torch.no_grad():
+            sampled = self._sample(moves.observation, rng)
+            taken = self._units(moves.actions[:, : self.executed]).clamp(-1, 1)
+            both = [self.critics(moves.observation, one.flatten(1)) for one in (taken, sampled)]
+            better = (both[0] - both[1]).mean(0)
+            weight = (better / (better.std() + 1e-6)).clamp(max=_MOST).exp()
+            weight = weight / weight.mean()
+            noise = torch.zeros(len(weight), 0)
+            if isinstance(self.network, HasVelocity):
+                noise = torch.randn(len(weight), flow_numbers(self.network) + 1, generator=rng)
+        low, high = self._middle - self._reach, self._middle + self._reach
+        window = Window(
+            observation=moves.observation,
+            actions=moves.actions.clamp(low, high),
+            mask=moves.mask * weight[:, None],
+        )
+        loss = cloning_loss(self.network, window, noise.to(weight.device)) / moves.mask.sum()
         found = torch.autograd.grad(loss, self._parameters, allow_unused=True)
-        ranks, longest = Ranks(), self.config.max_grad_norm
-        whole, norm = clipped(found, self._parameters, ranks, longest)
-        if self.recorded is not None and self.config.bc_weight:
-            held = self.recorded.gradients(len(value) // 2, rng, measures)
-            whole = added(whole, clipped(held, self._parameters, ranks, longest)[0])
+        longest = self.config.max_grad_norm
+        whole, norm = clipped(found, self._parameters, Ranks(), longest)
         for parameter, one in zip(self._parameters, whole, strict=True):
             parameter.grad = one
         self._optimizer.step()
-        measures.note(
-            policy_value=value.mean(), policy_grad_norm=norm, spread=sampled.spread,
-            spread_weight=self._weight.exp(),
-        )  # fmt: skip
+        measures.note(policy_loss=loss, better=better.mean(), policy_grad_norm=norm)
 
-    def _sample(self, seen: Observations, rng: torch.Generator) -> Sampled:
-        count = len(next(iter(seen.values())))
-        noise = torch.randn(count, self.network.noise_size, generator=rng).to(self._reach.device)
-        acted = self.network.act(seen, noise, deterministic=False)
-        actions = self._units(acted.actions[:, : self.executed])
-        inside = actions.clamp(-1, 1)
-        told = acted.log_prob[:, : self.executed].mean() / len(self._reach)
-        return Sampled(
-            actions=inside,
-            outside=((actions - inside) ** 2).mean(),
-            spread=-told - self._reach.log().mean(),
-        )
+    def _sample(self, seen: Observations, rng: torch.Generator) -> Tensor:
+        """What the policy would do, `[B, K, A]`, within bounds."""
+        noise = torch.randn(len(seen[TASK]), self.network.noise_size, generator=rng)
+        acted = self.network.act(seen, noise.to(self._reach.device), deterministic=False)
+        return self._units(acted.actions[:, : self.executed]).clamp(-1, 1)
 
     def _units(self, actions: Tensor) -> Tensor:
         """Actions in units of half of their range."""

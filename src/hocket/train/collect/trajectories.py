@@ -185,7 +185,7 @@ class Trajectories:
             assert row.chunk == event.chunks[i]  # chunks of an attempt are executed one by one
             row.executed, row.rewards = event.steps[i], event.rewards[i]
             final = event.final[i]
-            if event.truncated[i] and not event.terminated[i] and final is not None:
+            if (event.truncated[i] or event.terminated[i]) and final is not None:
                 one.final = {**final, TASK: row.observation[TASK]}
 
     def _end(self, episode: Episode) -> None:

@@ -34,7 +34,7 @@ def read_dataset(root: Path, wanted: Wanted, watcher: Watcher) -> Iterator[Recor
             if all(task is None or found[task] == wanted.first for task in told):
                 continue
             rows = source.rows(episode)
-            if _has_failed(rows):
+            if _has_failed(rows) and not wanted.judges:
                 continue
             for begin, end, prompt in source.stretches(episode, rows):
                 task = _task_of(source, wanted, prompt)
@@ -75,6 +75,7 @@ def _recorded(
         rewards=_numbers(rows, "next.reward"),
         # Without a word of its end, an episode that succeeded has ended by that.
         terminated=not _is_cut(rows),
+        success=not _has_failed(rows),
         actions=matrix(rows["action"]),
         observations={key: array for key, array in observations.items() if array is not None},
         pictures={

@@ -25,6 +25,8 @@ from hocket.workers.sinks.video import camera_name
 
 _TAKEN = ("success", "finished")
 """Outcomes that are learnt from."""
+_JUDGED = ("failure",)
+"""Those that a reward model learns from too."""
 
 
 def append_data(folder: Path, wanted: Wanted, out: Path, watcher: Watcher) -> int:
@@ -84,12 +86,15 @@ def _of_run(path: Path, wanted: Wanted, watcher: Watcher) -> Iterator[Recorded]:
             f"{str(path)!r} has episodes of {', '.join(sorted(known))}, and none of "
             f"{', '.join(wanted.shapes.tasks)}."
         )
-    run = open_chosen(path, Choice(outcomes=_TAKEN, tasks=tasks, first=wanted.first))
+    run = open_chosen(
+        path, Choice(outcomes=(*_TAKEN, *_JUDGED[: wanted.judges]), tasks=tasks, first=wanted.first)
+    )
     cameras = wanted.cameras
     config = ExportConfig(images=bool(cameras), cameras=cameras)
     with ScratchFolder("data") as scratch:
         for one in Demonstrations(run, config, scratch.path, watcher):
-            yield from _taught(_recorded(one, wanted), one.intervention)
+            taught = None if wanted.judges else one.intervention
+            yield from _taught(_recorded(one, wanted), taught)
 
 
 def _taught(whole: Recorded, is_expert: Array | None) -> Iterator[Recorded]:
@@ -112,6 +117,9 @@ def _taught(whole: Recorded, is_expert: Array | None) -> Iterator[Recorded]:
 
 
 def _recorded(one: Demonstration, wanted: Wanted) -> Recorded:
+    count = one.length + wanted.judges
+    actions = np.pad(one.actions, ((0, count - one.length), (0, 0)))
+    outcome = one.episode.outcome
     films = {key: one.cameras.get(camera_name(key)) for key in wanted.cameras}
     return Recorded(
         name=one.episode.trial.id,
@@ -119,10 +127,10 @@ def _recorded(one: Demonstration, wanted: Wanted) -> Recorded:
         prompt=one.prompt,
         rewards=one.rewards,
         terminated=bool(one.terminated[-1]),
-        success=None if one.episode.outcome is Outcome.FINISHED else True,
-        actions=one.actions,
-        observations={key: rows[: one.length] for key, rows in one.observations.items()},
+        success=None if outcome is Outcome.FINISHED else outcome is Outcome.SUCCESS,
+        actions=actions,
+        observations={key: rows[:count] for key, rows in one.observations.items()},
         pictures={
-            key: read_pictures(film, one.length) for key, film in films.items() if film is not None
+            key: read_pictures(film, count) for key, film in films.items() if film is not None
         },
     )

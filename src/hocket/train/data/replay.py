@@ -80,9 +80,11 @@ class ReplayBuffer:
         rows = self._decisions[drawn]
         kept = np.memmap(self._folder / "rows.bin", self._dtype, "r", shape=(self.rows,))
         found, following = kept[rows], kept[rows + 1]
+        ages = np.arange(found["actions"].shape[1])
         return Moves(
             observation=self._seen(found),
             actions=self._tensor(found["actions"]),
+            mask=self._tensor(ages < found["executed"][:, None]),
             reward=self._tensor(found["reward"]),
             discount=self._tensor(found["discount"]),
             following=self._seen(following),
@@ -96,8 +98,8 @@ class ReplayBuffer:
         if self._dtype is None:
             columns = [(_SEEN + key, rows.dtype.str, rows.shape[1:]) for key, rows in seen.items()]
             actions = ("actions", "<f4", stretch.actions.shape[1:])
-            numbers = [("reward", "<f4"), ("discount", "<f4"), (PROMPT, "<i8")]
-            self._dtype = np.dtype([*columns, actions, *numbers, ("is_decision", "?")])
+            numbers = [("reward", "<f4"), ("discount", "<f4"), (PROMPT, "<i8"), ("executed", "<i8")]
+            self._dtype = np.dtype([*columns, actions, *numbers])
         rows = np.zeros(len(stretch) + 1, self._dtype)
         final = {} if stretch.final is None else stretch.final
         for key, array in seen.items():
@@ -112,7 +114,7 @@ class ReplayBuffer:
         rows["reward"][:-1] = (stretch.rewards * self._gamma**ages).sum(1)
         rows["discount"][:-1] = discount
         rows[PROMPT] = self._texts.index(stretch.prompt)
-        rows["is_decision"][:-1] = True
+        rows["executed"][:-1] = stretch.executed
         return rows
 
     def _seen(self, rows: Array) -> Observations:
@@ -144,4 +146,4 @@ class ReplayBuffer:
         except (OSError, ValueError, KeyError, TypeError) as exc:
             raise RunFolderError(f"What {str(file)!r} kept cannot be read: {exc}") from exc
         kept = np.memmap(file, self._dtype, "r", shape=(self.rows,))
-        self._decisions = np.flatnonzero(kept["is_decision"])
+        self._decisions = np.flatnonzero(kept["executed"])

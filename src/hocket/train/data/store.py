@@ -63,6 +63,9 @@ class Wanted:
     """How many episodes of each task are taken from a folder; None for all."""
     reward: Callable[[Recorded], Array] | None = None
     """What each step of an episode is worth, `[N]`; None where that is not learnt from."""
+    judges: bool = False
+    """True where failures are read too, and what was seen after the last action, as a row with an
+    action that counts for nothing."""
 
     @property
     def cameras(self) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from torch import nn
 
 from hocket.train.algorithms.cloning import Cloning, Demonstrated, steps_of_update
 from hocket.train.algorithms.grpo import GRPO
+from hocket.train.algorithms.judging import Judging, save_judge
 from hocket.train.algorithms.offpolicy import OffPolicy
 from hocket.train.algorithms.ppo import PPO
 from hocket.train.algorithms.ranks import Ranks
@@ -119,7 +120,7 @@ class Learner:
     def update(self, floor: int, fraction: float) -> Updated | None:
         """Learn from the next batch if one may be taken. `floor`: the oldest version in flight;
         `fraction`: the share of the training that is done."""
-        is_cloning = isinstance(self._algorithm, Cloning)
+        is_cloning = isinstance(self._algorithm, Cloning | Judging)
         if not is_cloning and not self.queue.is_due(self.version, floor):
             return None
         began = time.perf_counter()
@@ -151,7 +152,7 @@ class Learner:
         units after an update; only the first time before one, since a critic that has learnt in
         one unit knows nothing in another, and a new policy hardly depends on them."""
         statistics, ranks = self._statistics, self._ranks
-        if isinstance(self._algorithm, Cloning):
+        if isinstance(self._algorithm, Cloning | Judging):
             if statistics.is_new:
                 self._measure_data(self._algorithm.recorded.windows)
             return self._algorithm.update(self._rng)
@@ -176,6 +177,13 @@ class Learner:
         """Learn from this many rounds of corrections too."""
         self.corrected = count
         self._algorithm = self._make_algorithm(run, {})
+
+    def judge(self, run: Path) -> dict[str, float]:
+        """Calibrate and measure a reward model, and keep the result."""
+        assert isinstance(self._algorithm, Judging)
+        measured = self._algorithm.measure()
+        save_judge(run, measured)
+        return measured
 
     def _measure_data(self, windows: Windows) -> None:
         """Tell the network the units of what was recorded, all of it: they stay from then on."""
@@ -219,13 +227,14 @@ class Learner:
 
     def _make_algorithm(
         self, run: Path | None, kept: Mapping[str, torch.Tensor]
-    ) -> PPO | GRPO | OffPolicy | Cloning:
+    ) -> PPO | GRPO | OffPolicy | Cloning | Judging:
         config, beside = self.config, self._demonstrated(run)
         if config.is_cloning:
             assert beside is not None  # the configuration names them
             size = config.minibatch_of(self.network.chunk_length)
             steps = steps_of_update(config, size, self._ranks.size)
-            return Cloning(self._optimizer, beside, steps)
+            kind = Judging if config.algo == "reward" else Cloning
+            return kind(self._optimizer, beside, steps)
         if config.algo == "rlpd":
             return self._make_off_policy(run, beside, kept)
         # Where a chunk's actions cannot be told apart, only the whole has a probability.

@@ -91,6 +91,10 @@ class InProcess:
         """Learn from this many rounds of corrections from now on."""
         self.learner.take_corrections(self._run, count)
 
+    def judge(self) -> dict[str, float]:
+        """Calibrate and measure a reward model."""
+        return self.learner.judge(self._run)
+
     def close(self) -> None:
         self.block.close()
 
