@@ -15,7 +15,7 @@ from hocket.core.data import Array
 from hocket.runs.demonstrations.chosen import Watcher
 from hocket.runs.demonstrations.lerobot_dataset import DatasetFiles, matrix, unreadable
 from hocket.runs.demonstrations.lerobot_names import picture_key
-from hocket.train.data.store import Recorded, Wanted
+from hocket.train.data.store import Recorded, Wanted, taught
 from hocket.workers.sinks.video import camera_name
 
 _SUCCESS = "next.success"
@@ -41,7 +41,9 @@ def read_dataset(root: Path, wanted: Wanted, watcher: Watcher) -> Iterator[Recor
                 if task is not None and found[task] != wanted.first:
                     found[task] += 1
                     part = rows.slice(begin, end - begin)
-                    yield _recorded(source, wanted, episode, part, task, prompt, begin)
+                    whole = _recorded(source, wanted, episode, part, task, prompt, begin)
+                    acted = None if wanted.judges else _numbers(part, "intervention")
+                    yield from taught(whole, acted)
     except (OSError, ValueError, KeyError, pa.ArrowException) as exc:
         raise unreadable(root, exc) from exc
 

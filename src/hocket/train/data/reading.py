@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from hocket.core.data import Array, Outcome
+from hocket.core.data import Outcome
 from hocket.errors import UsageError
 from hocket.records.folder import RunFolder
 from hocket.results.recorded import open_recorded
@@ -19,7 +18,7 @@ from hocket.runs.demonstrations.episodes import Demonstration, Demonstrations
 from hocket.runs.demonstrations.lerobot_dataset import INFO
 from hocket.system.scratch import ScratchFolder
 from hocket.train.data.lerobot import read_dataset
-from hocket.train.data.store import DataWriter, Recorded, Wanted
+from hocket.train.data.store import DataWriter, Recorded, Wanted, taught
 from hocket.workers.sinks.encoder import read_pictures
 from hocket.workers.sinks.video import camera_name
 
@@ -93,27 +92,8 @@ def _of_run(path: Path, wanted: Wanted, watcher: Watcher) -> Iterator[Recorded]:
     config = ExportConfig(images=bool(cameras), cameras=cameras)
     with ScratchFolder("data") as scratch:
         for one in Demonstrations(run, config, scratch.path, watcher):
-            taught = None if wanted.judges else one.intervention
-            yield from _taught(_recorded(one, wanted), taught)
-
-
-def _taught(whole: Recorded, is_expert: Array | None) -> Iterator[Recorded]:
-    """The parts of an episode that an expert did; all of it where nobody could take over."""
-    if is_expert is None or is_expert.all():
-        yield whole
-        return
-    edges = np.flatnonzero(np.diff(np.r_[False, is_expert, False]))
-    films = {key: list(film) for key, film in whole.pictures.items()}
-    for begin, end in edges.reshape(-1, 2).tolist():
-        part = slice(begin, end)
-        yield replace(
-            whole,
-            actions=whole.actions[part],
-            observations={key: rows[part] for key, rows in whole.observations.items()},
-            pictures={key: film[part] for key, film in films.items()},
-            rewards=None if whole.rewards is None else whole.rewards[part],
-            terminated=whole.terminated and end == len(whole.actions),
-        )
+            is_expert = None if wanted.judges else one.intervention
+            yield from taught(_recorded(one, wanted), is_expert)
 
 
 def _recorded(one: Demonstration, wanted: Wanted) -> Recorded:

@@ -9,8 +9,8 @@ the same rows in the same order. Arrays are mapped, so that pictures need not fi
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -71,6 +71,25 @@ class Wanted:
     def cameras(self) -> tuple[str, ...]:
         """The keys of `inputs` that are pictures."""
         return tuple(key for key in self.inputs if key in self.shapes.cameras)
+
+
+def taught(whole: Recorded, is_expert: Array | None) -> Iterator[Recorded]:
+    """The parts of an episode that an expert did; all of it where nobody could take over."""
+    if is_expert is None or is_expert.all():
+        yield whole
+        return
+    edges = np.flatnonzero(np.diff(np.r_[False, is_expert, False]))
+    films = {key: list(film) for key, film in whole.pictures.items()}
+    for begin, end in edges.reshape(-1, 2).tolist():
+        part = slice(begin, end)
+        yield replace(
+            whole,
+            actions=whole.actions[part],
+            observations={key: rows[part] for key, rows in whole.observations.items()},
+            pictures={key: film[part] for key, film in films.items()},
+            rewards=None if whole.rewards is None else whole.rewards[part],
+            terminated=whole.terminated and end == len(whole.actions),
+        )
 
 
 class DataWriter:
