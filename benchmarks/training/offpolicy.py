@@ -2,12 +2,12 @@
 
     python benchmarks/training/offpolicy.py --draw 20261119 --out /tmp/offpolicy
 
-Tasks are drawn from MetaWorld's MT50 outside MT10 and outside what other benchmarks name, by the seed
-`--draw`, which is given once the code is frozen. Of each, 20 demonstrations are recorded and cloned
-for a short while; both algorithms begin with that clone, are given the demonstrations, and stop at
-the first evaluation of 90 %, or after `--minutes`. A clone that is there already is shown and
-decides nothing. A cell that has its result is not run again, so that the script goes on where it
-was stopped; every cell is shown. `--cells 0,3` runs the first and the fourth.
+Tasks are drawn from MetaWorld's MT50 outside MT10 and outside what defaults were tried on, by the
+seed `--draw`, which is given once the code is frozen. Of each, 20 demonstrations are recorded and
+cloned for a short while; both algorithms begin with that clone, are given the demonstrations, and
+stop at the first evaluation of 90 %, or after `--minutes`. A clone that is there already is shown
+and decides nothing. A cell that has its result is not run again, so that the script goes on where
+it was stopped; every cell is shown. `--cells 0,3` runs the first and the fourth.
 """
 
 from __future__ import annotations
