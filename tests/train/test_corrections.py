@@ -10,16 +10,17 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from hocket import evaluate
 from hocket.core.data import INTERVENTION, Batch, Row, Trial, noise_seed
 from hocket.core.specs import PolicySpec
-from hocket.errors import ConfigError, SpecMismatchError
+from hocket.errors import ConfigError, SpecMismatchError, UnknownNameError, UsageError
 from hocket.exports import export_run
 from hocket.records.chunks import load_chunks
 from hocket.runs.demonstrations.chosen import ExportConfig
 from hocket.train.collect.takeover import Takeover, TakeoverRule
 from hocket.train.data.store import DATA, open_data
 from train.test_cloning import BC, demonstrate
-from train.test_training import records, run, settings
+from train.test_training import ENV, records, run, settings
 
 
 class Saying:
@@ -113,6 +114,28 @@ def test_nobody_to_take_over_is_refused() -> None:
         settings(algo="dagger", data=("shown",))
     with pytest.raises(ConfigError, match="dagger learns from recorded episodes"):
         settings(algo="dagger", expert="zero")
+
+
+def test_an_expert_or_failures_that_are_not_there_are_refused(tmp_path: Path) -> None:
+    named = {**BC, "algo": "dagger", "data": ("shown",)}
+    with pytest.raises(UnknownNameError, match="nobody"):
+        run(tmp_path, **named, expert="nobody")
+    good = demonstrate(tmp_path / "good", episodes=1)
+    with pytest.raises(UsageError, match="no episode that failed"):
+        run(tmp_path, **named, expert="zero", failures=str(good))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_failures_of_a_run_are_gone_on_with(tmp_path: Path) -> None:
+    shown, bad = demonstrate(tmp_path / "shown", episodes=2), tmp_path / "bad"
+    evaluate(env=ENV, policy="zero", episodes=4, lanes=1, video="none", out=bad, progress=False)
+    named = {**BC, "algo": "dagger", "expert": "support.point_env:Homing", "data": (str(shown),)}
+    result = run(tmp_path, **{**named, "rounds": 1, "steps": 400}, failures=str(bad))
+    (told,) = records(result, "round")
+    assert told["corrections/episodes"] == 4
+    assert told["corrections/success"] == 1.0
+    assert told["corrections/taught"] > 0
 
 
 @pytest.mark.slow

@@ -169,14 +169,14 @@ def _refuse_idle(config: TrainConfig) -> None:
             (f"--algo {' or '.join(algos)}", config.algo in algos, [name])
             for name, algos in _algorithms_by_flag().items()
         ),
-        ("--algo ppo, grpo or rlpd", config.algo != "bc", _OF_COLLECTING),
+        ("--algo ppo, grpo or rlpd", not config.is_cloning, _OF_COLLECTING),
         ("--algo ppo or grpo", config.algo in ("ppo", "grpo"), _OF_RATIOS),
         ("an algorithm that collects", config.algo != "bc", ["batch"]),
         ("--residual", config.residual, ["residual_scale"]),
         ("--data", bool(config.data), ["data_episodes"]),
         (
-            "--data with --algo ppo, grpo or rlpd",
-            bool(config.data) and config.algo != "bc",
+            "--data with --algo ppo or grpo",
+            bool(config.data) and config.algo in ("ppo", "grpo"),
             ["bc_weight"],
         ),
         ("--mode async", config.mode == "async", ["max_staleness"]),

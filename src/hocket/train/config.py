@@ -325,6 +325,8 @@ class TrainConfig(GRPOConfig, PPOConfig, RLPDConfig, DAggerConfig, Subject):
             )
         if self.algo == "dagger" and not self.expert:
             raise ConfigError("dagger needs somebody who takes over: name a policy with --expert.")
+        if self.algo == "rlpd" and self.residual:
+            raise ConfigError("rlpd does not train corrections: leave out --residual, or use ppo.")
         if self.data and self.residual:
             raise ConfigError(
                 "A correction cannot be learnt from recorded episodes, which lack what the policy "

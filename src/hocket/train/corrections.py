@@ -16,6 +16,7 @@ import numpy as np
 from hocket.core import plugins
 from hocket.core.contracts.policy import Policy
 from hocket.core.data import Array, Outcome, Trial
+from hocket.errors import UsageError
 from hocket.records.folder import RunFolder
 from hocket.records.step_rows import load_steps
 from hocket.results.recorded import open_recorded
@@ -32,6 +33,22 @@ from hocket.train.data.reading import append_data
 from hocket.train.data.store import DATA, Wanted
 
 CORRECTIONS = "corrections"
+
+
+def require_corrections(config: TrainConfig) -> None:
+    """Refuse an expert that is not there, and failures that are none."""
+    if config.expert:
+        plugins.find("policies", config.expert)
+    if config.failures:
+        _failed(Path(config.failures))
+
+
+def _failed(folder: Path) -> list[Trial]:
+    episodes = open_recorded(folder).report.episodes
+    found = [episode.trial for episode in episodes if episode.outcome is Outcome.FAILURE]
+    if not found:
+        raise UsageError(f"--failures {str(folder)!r} has no episode that failed.")
+    return found
 
 
 class Corrections:
@@ -118,12 +135,10 @@ class Corrections:
     def _failures(self) -> dict[str, Array]:
         """What was done in failed episodes of the tasks here, by trial."""
         folder = Path(self._config.failures)
-        failed = [
-            episode.trial
-            for episode in open_recorded(folder).report.episodes
-            if episode.outcome is Outcome.FAILURE
-            and (episode.trial.suite, episode.trial.task) in self._tasks
-        ][: self._config.batch_count]
+        mine = [trial for trial in _failed(folder) if (trial.suite, trial.task) in self._tasks]
+        if not mine:
+            raise UsageError(f"--failures {str(folder)!r} has no episode of the tasks here.")
+        failed = mine[: self._config.batch_count]
         steps = load_steps(folder, failed)
         names = steps["trial"].to_numpy(zero_copy_only=False)
         actions = steps["action"]

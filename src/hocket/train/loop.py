@@ -44,7 +44,7 @@ from hocket.train.collect.rolling import (
     policy_of,
 )
 from hocket.train.config import TrainConfig
-from hocket.train.corrections import Corrections
+from hocket.train.corrections import Corrections, require_corrections
 from hocket.train.data.reading import read_data
 from hocket.train.data.store import DATA, Recorded, Wanted
 from hocket.train.learner import checkpoint
@@ -105,6 +105,7 @@ def train(
     require_trainable(config)
     rewards = Rewards(config.reward, config.network_name)
     find_curriculum(config.curriculum)
+    require_corrections(config)
     asked = config
     config = replace(
         config,

@@ -1,10 +1,10 @@
-"""Soft actor-critic on chunks, which learns from all that was ever collected, and from recorded
+"""Actor and critics on chunks, which learn from all that was ever collected, and from recorded
 episodes from the start, half of each minibatch each (RLPD).
 
 A decision is a whole chunk, as far as it is executed: with k steps executed until the next one, the
 critics' target is the sum of k discounted rewards and gamma^k times what the least of two critics
-expects next, unless the episode ended for good. The policy follows the mean of all critics, keeps a
-spread (where it has one of its own), and is held to recorded chunks as `bc` fits them.
+expects next, unless the episode ended for good. The policy is fitted to what was done, as `bc` fits
+recorded chunks, the more the better the critics think that was than what it would do now.
 """
 
 from __future__ import annotations

@@ -55,11 +55,6 @@ class ChunkCritics(nn.Module):  # type: ignore[misc]
 
     def forward(self, observation: Observations, decisions: Tensor) -> Tensor:
         """What each critic expects, `[E, B]`."""
-        x = torch.cat((self.look(observation), decisions), -1)
-        return self.judge(x)
-
-    def look(self, observation: Observations) -> Tensor:
-        """What the critics see of each row, `[B, F]`."""
         task = observation[TASK]
         parts = [nn.functional.one_hot(task, self._tasks).float(), self._read(observation)]
         units = self._units[0]
@@ -70,10 +65,7 @@ class ChunkCritics(nn.Module):  # type: ignore[misc]
             parts.append(features_of("plain", [observation[key] for key in self._states]))
         if self._cameras:
             parts.append(self.encoder([observation[key] for key in self._cameras]))
-        return torch.cat(parts, -1)
-
-    def judge(self, rows: Tensor) -> Tensor:
-        """What each critic makes of rows `[B, F + size]`: `[E, B]`."""
+        rows = torch.cat((*parts, decisions), -1)
         found = rows.expand(len(self.layers[0].weight), *rows.shape)
         for layer in self.layers:
             found = layer(found)
