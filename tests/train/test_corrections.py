@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,9 @@ from hocket.records.chunks import load_chunks
 from hocket.runs.demonstrations.chosen import ExportConfig
 from hocket.train.collect.takeover import Takeover, TakeoverRule
 from hocket.train.data.store import DATA, open_data
+from hocket.train.learner import checkpoint
 from train.test_cloning import BC, demonstrate
-from train.test_training import ENV, records, run, settings
+from train.test_training import ENV, records, run, same_weights, settings
 
 
 class Saying:
@@ -165,3 +167,19 @@ def test_rounds_are_recorded_learnt_from_and_exported_with_who_acted(tmp_path: P
         bc = {**BC, "steps": 100, "data": (name,)}
         clone = run(tmp_path, f"of {Path(name).name}", **bc)
         assert len(open_data(clone.run / DATA)) == taught[0]
+
+
+@pytest.mark.slow
+def test_a_run_that_was_killed_after_a_round_learns_what_it_would_have(tmp_path: Path) -> None:
+    shown = demonstrate(tmp_path / "shown", episodes=2)
+    named = {**BC, "algo": "dagger", "expert": "support.point_env:Homing", "data": (str(shown),)}
+    named |= {"rounds": 1, "batch": 4, "steps": 800, "minibatch": 4, "checkpoint_every": 1}
+    whole = run(tmp_path, "whole", **named)
+    killed = tmp_path / "killed"
+    shutil.copytree(whole.run, killed)
+    kept = checkpoint.checkpoints(killed)
+    assert [checkpoint.read_table(one / checkpoint.STATE)["corrected"] for one in kept] == [0, 1]
+    shutil.rmtree(kept[-1])
+    rest = run(tmp_path, "killed", resume=True, **named)
+    assert same_weights(rest.run, whole.run)
+    assert len(open_data(rest.run / DATA)) == len(open_data(whole.run / DATA))

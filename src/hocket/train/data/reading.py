@@ -31,7 +31,8 @@ _JUDGED = ("failure",)
 def append_data(folder: Path, wanted: Wanted, out: Path, watcher: Watcher) -> int:
     """Append what an expert did in a run folder to what was read before, unless it is there; return
     how many steps that is."""
-    writer = DataWriter(out, wanted, after=str(folder))
+    # Named as it lies in the run, which may be moved.
+    writer = DataWriter(out, wanted, after=str(folder.relative_to(out.parent)))
     before = writer.steps
     try:
         for recorded in _of_run(folder, wanted, watcher):
