@@ -251,6 +251,7 @@ def check_counts(result: Trained, staleness: int = 2) -> dict[str, Any]:
     "changes",
     [
         {"algo": "grpo", "group": 4, "reward": "env"},
+        {"algo": "rlpd", "replays": 2, "minibatch": 32},
         {"segment_chunks": 2, "max_staleness": 1},
     ],
 )

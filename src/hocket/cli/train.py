@@ -19,11 +19,13 @@ from hocket.errors import UsageError
 from hocket.records.run_file import load_run, new_folder
 from hocket.train.config import TrainConfig
 
-_OF_COLLECTING = (
-    *("batch", "reward", "segment_chunks", "starts", "curriculum", "epochs", "minibatches"),
-    *("clip", "clip_high", "entropy", "target_kl", "ratio", "correction"),
-)
+_OF_COLLECTING = ("reward", "segment_chunks", "starts", "curriculum")
 """Settings that only algorithms read which learn from their own episodes."""
+_OF_RATIOS = (
+    *("epochs", "minibatches", "clip", "clip_high", "entropy", "target_kl", "ratio"),
+    "correction",
+)
+"""Settings that only algorithms read which compare probabilities."""
 _OF_EVALUATIONS = ("stop_at", "eval_episodes", "eval_seed", "eval_env_config")
 """Settings that only evaluations read, and what they decide."""
 _SPELLED = {"eval_env_config": "eval.env.*"}
@@ -32,7 +34,7 @@ _SPELLED = {"eval_env_config": "eval.env.*"}
 @dataclass(frozen=True, kw_only=True)
 class Train(RunFlags, FileFlags):
     """Train a policy on the engine that evaluates: by cloning recorded episodes (--algo bc --data
-    FOLDER), or by reinforcement learning, chunk-level PPO or GRPO, learning in turns with
+    FOLDER), or by reinforcement learning, chunk-level PPO, GRPO or RLPD, learning in turns with
     collecting (sync) or at the same time (async). Begins with
     `reference`, with `actor` or `flow` from scratch, with what another run saved (runs/x/best), or
     with your own class as package.module:Class."""
@@ -150,16 +152,30 @@ def plan_training(flags: Train, config: Mapping[str, Any]) -> RunPlan[TrainConfi
     return RunPlan.of(flags, {"": settled}, out=flags.out, is_dry=flags.dry_run)
 
 
+def _algorithms_by_flag() -> dict[str, list[str]]:
+    """Which algorithms read each of the flags that some do not."""
+    found: dict[str, list[str]] = {}
+    for one, names in OF_ALGORITHMS.items():
+        for name in names:
+            found.setdefault(name, []).append(one)
+    return found
+
+
 def _refuse_idle(config: TrainConfig) -> None:
     """Raise where a setting was set that nothing reads."""
     owners: list[tuple[str, bool, Sequence[str]]] = [
-        *((f"--algo {one}", config.algo == one, names) for one, names in OF_ALGORITHMS.items()),
-        ("--algo ppo or grpo", config.algo != "bc", _OF_COLLECTING),
+        *(
+            (f"--algo {' or '.join(algos)}", config.algo in algos, [name])
+            for name, algos in _algorithms_by_flag().items()
+        ),
+        ("--algo ppo, grpo or rlpd", not config.is_cloning, _OF_COLLECTING),
+        ("--algo ppo or grpo", config.algo in ("ppo", "grpo"), _OF_RATIOS),
+        ("an algorithm that collects", config.algo != "bc", ["batch"]),
         ("--residual", config.residual, ["residual_scale"]),
         ("--data", bool(config.data), ["data_episodes"]),
         (
             "--data with --algo ppo or grpo",
-            bool(config.data) and config.algo != "bc",
+            bool(config.data) and config.algo in ("ppo", "grpo"),
             ["bc_weight"],
         ),
         ("--mode async", config.mode == "async", ["max_staleness"]),

@@ -147,6 +147,8 @@ class Actions:
     """Which server or replica answered."""
 
 
+INTERVENTION = "intervention"
+"""Key of an answer's extras: of which rows an expert took over from the policy, bool `[B]`."""
 Answer = Union[Actions, Array]
 """What `Policy.infer` may return: `Actions`, or the plain array `[B, T, A]`."""
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from hocket.core.data import Episode, Trial
+from hocket.core.data import INTERVENTION, Episode, Trial
 from hocket.core.events import (
     AttemptFailed,
     AttemptsBegan,
@@ -48,6 +48,10 @@ SCHEMA = pa.schema(
         ("observe_s", pa.float64()),
     ]
 )
+
+
+EXPERT, POLICY = "expert", "policy"
+"""The sources of chunks where an expert may take over."""
 
 
 @dataclass(slots=True)
@@ -140,6 +144,8 @@ class ChunkRows:
             row.batch_size = event.size
             row.policy_version = chunk.version
             row.source = chunk.source
+            if INTERVENTION in chunk.extras:
+                row.source = EXPERT if chunk.extras[INTERVENTION] else POLICY
 
     def _executed(self, event: ChunksExecuted) -> None:
         for i, chunk in enumerate(event.chunks):

@@ -4,14 +4,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from hocket.core.plugins import did_you_mean
 from hocket.core.settings import check_at_least
 from hocket.errors import ConfigError
 from hocket.runs.subject import Subject
+from hocket.train.reward_terms import SUCCESS, reward_terms
+from hocket.train.settings import DAggerConfig, RLPDConfig, check_shares
 
 _STARTS = 100
 """Starts of each task that a curriculum chooses from."""
@@ -21,11 +22,11 @@ Pendulum is learnt and forgotten again; in sixty-fours it stays learnt."""
 _EPISODES, _FEWEST_EPISODES, _ENOUGH_STEPS = 32, 8, 2048
 """Episodes of a batch, and env steps that are enough for one where every step is rewarded: more of
 them only make updates rare. Where success alone counts, an episode tells one bit."""
+_OF_ALGORITHMS = {"rlpd": 4, "dagger": 20}
+"""The same where all that was collected is learnt from each time, and of a round of corrections."""
 _DECAY, _DENSE_DECAY = 0.99, 0.95
 """Decays of advantages. A success is seen from afar only with the first; where every step is
 rewarded, the second leaves more to a critic that soon knows."""
-SUCCESS, ENV = "success", "env"
-"""The names of the rewards that hocket knows."""
 Level = Literal["chunk", "action"]
 Correction = Literal["none", "decoupled", "interpolated", "tis"]
 Precision = Literal["fp32", "bf16"]
@@ -135,52 +136,8 @@ class GRPOConfig(UpdateConfig):
         check_at_least(self, group=2)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RewardTerm:
-    """A part of the reward."""
-
-    name: str
-    """success, env, or package.module:function."""
-    weight: float = 1.0
-
-    @property
-    def is_function(self) -> bool:
-        """True if it is a function of the user's own."""
-        return ":" in self.name
-
-
-def reward_terms(text: str) -> tuple[RewardTerm, ...]:
-    """Parse `success,0.1*env,-0.01*my_rewards:effort`."""
-    terms = []
-    for part in text.split(","):
-        head, star, tail = part.strip().rpartition("*")
-        try:
-            term = RewardTerm(name=tail.strip(), weight=float(head) if star else 1.0)
-        except ValueError:
-            raise ConfigError(
-                f"{head.strip()!r} is no weight of a reward; write 0.1*env, or success,0.1*env."
-            ) from None
-        if not term.is_function and term.name not in (SUCCESS, ENV):
-            raise ConfigError(
-                f"There is no reward {term.name!r}.{did_you_mean(term.name, (SUCCESS, ENV))} Known "
-                f"are success and env; one of your own is named package.module:function."
-            )
-        terms.append(term)
-    if len({term.name for term in terms}) < len(terms):
-        raise ConfigError(f"A reward is named twice in {text!r}: give one weight to each.")
-    return tuple(terms)
-
-
-def check_shares(settings: Any, names: Sequence[str]) -> None:
-    """Refuse settings that are set and not between 0 and 1."""
-    for name in names:
-        value = getattr(settings, name)
-        if value is not None and not 0 <= value <= 1:
-            raise ConfigError(f"{name} is {value}; it must be between 0 and 1.")
-
-
 @dataclass(frozen=True, kw_only=True)
-class TrainConfig(GRPOConfig, PPOConfig, Subject):
+class TrainConfig(GRPOConfig, PPOConfig, RLPDConfig, DAggerConfig, Subject):
     """Everything that a training run is; saved with it, and enough to run it again.
 
     The settings of the algorithms are inherited from their owners, so that the command line and
@@ -189,9 +146,12 @@ class TrainConfig(GRPOConfig, PPOConfig, Subject):
 
     noun: ClassVar[str] = "Training"
 
-    algo: Literal["ppo", "grpo", "bc"] = "ppo"
+    algo: Literal["ppo", "grpo", "rlpd", "bc", "dagger", "reward"] = "ppo"
     """ppo learns from every episode, with a critic; grpo from groups of episodes that began in the
-    same state and ended differently; bc from recorded episodes (--data), without collecting any."""
+    same state and ended differently; rlpd from all that was ever collected and from recorded
+    episodes (--data) again and again, where env steps are dear; bc from recorded episodes alone;
+    dagger from these and from what an --expert does in states that the policy reached; reward
+    makes a reward model of recorded episodes, failures too, for --reward FOLDER of other runs."""
     mode: Literal["sync", "async"] = "sync"
     """sync collects, then learns, and is reproducible from its seed; async does both at once, in
     two processes."""
@@ -214,8 +174,9 @@ class TrainConfig(GRPOConfig, PPOConfig, Subject):
     replan: int | None = None
     """Execute only the first K actions of each chunk."""
     reward: str = SUCCESS
-    """success gives 1 at the step that ends an episode with success; env takes the env's own; or a
-    function of your own as package.module:function. Several are summed, with weights:
+    """success gives 1 at the step that ends an episode with success; env takes the env's own; the
+    folder of a reward model (--algo reward) how likely that was a success; or a function of your
+    own as package.module:function. Several are summed, with weights:
     success,0.1*env,-0.01*my_rewards:effort."""
     max_steps: int | None = None
     """End episodes after N control steps (truncated), instead of each task's own limit."""
@@ -297,6 +258,8 @@ class TrainConfig(GRPOConfig, PPOConfig, Subject):
     def __post_init__(self) -> None:
         Subject.__post_init__(self)
         super().__post_init__()
+        RLPDConfig.__post_init__(self)
+        DAggerConfig.__post_init__(self)
         check_at_least(
             self,
             lanes=1,
@@ -343,11 +306,27 @@ class TrainConfig(GRPOConfig, PPOConfig, Subject):
             [self.curriculum] if ":" in self.curriculum else []
         )
 
+    @property
+    def network_name(self) -> str:
+        """The class that learns as the user named it, beside a folder of saved weights or alone."""
+        return self.policy_config.get("network") or self.policy
+
+    @property
+    def reward_models(self) -> list[str]:
+        """The run folders of reward models that are rewards here."""
+        return [term.name for term in reward_terms(self.reward) if term.is_model]
+
     def _check_data(self) -> None:
-        if self.algo == "bc" and not self.data:
-            raise ConfigError("bc learns from recorded episodes: name them with --data.")
-        if self.algo == "bc" and (self.residual or self.mode == "async"):
-            raise ConfigError("bc collects nothing: leave out --residual and --mode async.")
+        if self.is_cloning and not self.data:
+            raise ConfigError(f"{self.algo} learns from recorded episodes: name them with --data.")
+        if self.is_cloning and (self.residual or self.mode == "async"):
+            raise ConfigError(
+                f"{self.algo} learns from what was recorded: leave out --residual and --mode async."
+            )
+        if self.algo == "dagger" and not self.expert:
+            raise ConfigError("dagger needs somebody who takes over: name a policy with --expert.")
+        if self.algo == "rlpd" and self.residual:
+            raise ConfigError("rlpd does not train corrections: leave out --residual, or use ppo.")
         if self.data and self.residual:
             raise ConfigError(
                 "A correction cannot be learnt from recorded episodes, which lack what the policy "
@@ -355,6 +334,11 @@ class TrainConfig(GRPOConfig, PPOConfig, Subject):
             )
         if self.bc_weight < 0:
             raise ConfigError(f"bc_weight is {self.bc_weight}; it must be at least 0.")
+
+    @property
+    def is_cloning(self) -> bool:
+        """True if it learns from recorded episodes alone, whoever recorded them."""
+        return self.algo in ("bc", "dagger", "reward")
 
     @property
     def start_count(self) -> int | None:
@@ -373,6 +357,7 @@ class TrainConfig(GRPOConfig, PPOConfig, Subject):
         if self.reward != SUCCESS:
             batch = max(_FEWEST_EPISODES, min(batch, _ENOUGH_STEPS // max(1, steps)))
             decay = _DENSE_DECAY
+        batch = _OF_ALGORITHMS.get(self.algo, batch)
         if self.algo == "grpo":
             batch = max(1, batch // self.group) * self.group
         lam = decay if self.lam is None else self.lam

@@ -16,7 +16,7 @@ from hocket.train.config import TrainConfig
 
 def depends_on(config: TrainConfig) -> dict[str, Any]:
     """What its numbers depend on, with the digests of the files that it names."""
-    files = FileDigests(places_of(config, [config.weights])).finish()
+    files = FileDigests(places_of(config, [config.weights, *config.reward_models])).finish()
     return {**provenance(config, config.functions), "files": files}
 
 

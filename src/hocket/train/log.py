@@ -321,8 +321,8 @@ class Reading:
 def lines(values: Mapping[str, float | None]) -> list[str]:
     """An update in phrases, the most important first."""
     if "train/return" not in values:
-        loss = values.get("learn/cloning_loss") or 0.0
-        return [f"update {values['count/updates'] or 0:.0f}: cloning loss {loss:.4f}"]
+        loss = values.get("learn/cloning_loss") or values.get("learn/judging_loss") or 0.0
+        return [f"update {values['count/updates'] or 0:.0f}: loss {loss:.4f}"]
     success = values["train/success"]
     told = "" if success is None else f"success {100 * success:.0f} %, "
     return [

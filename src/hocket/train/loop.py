@@ -18,6 +18,7 @@ from hocket.adapters.policies.simple import ZeroPolicy
 from hocket.core import plugins
 from hocket.core.contracts.policy import Policy
 from hocket.core.contracts.recorder import Followed, Reader
+from hocket.core.data import Array
 from hocket.core.specs import ArraySpec, EnvSpec, TaskInfo
 from hocket.engine.loop import Engine
 from hocket.engine.trials import TrialQueue
@@ -30,6 +31,7 @@ from hocket.results.showing.live import LiveStatus
 from hocket.runs.assembly import Assembly
 from hocket.runs.probe import probe, retried
 from hocket.system.durable import temporary
+from hocket.train.algorithms.judging import labels
 from hocket.train.algorithms.ranks import Ranks, local_device
 from hocket.train.cloner import Cloner
 from hocket.train.collect.curriculum import find_curriculum
@@ -44,8 +46,9 @@ from hocket.train.collect.rolling import (
     policy_of,
 )
 from hocket.train.config import TrainConfig
+from hocket.train.corrections import Corrections, require_corrections
 from hocket.train.data.reading import read_data
-from hocket.train.data.store import DATA, Wanted
+from hocket.train.data.store import DATA, Recorded, Wanted
 from hocket.train.learner import checkpoint
 from hocket.train.learner.process import InProcess, LearnerLink, Remote
 from hocket.train.learner.weights import PackedWeights
@@ -101,8 +104,9 @@ def train(
     """
     torch.set_num_threads(config.threads)
     require_trainable(config)
-    rewards = Rewards(config.reward)
+    rewards = Rewards(config.reward, config.network_name)
     find_curriculum(config.curriculum)
+    require_corrections(config)
     asked = config
     config = replace(
         config,
@@ -112,6 +116,8 @@ def train(
     if machines is not None:
         _require_spreadable(config)
     ranks = Ranks.from_torchrun(config.device)
+    if config.algo in ("rlpd", "dagger", "reward") and ranks.size > 1:
+        raise UsageError(f"{config.algo} learns in one process: leave out torchrun.")
     if config.mode == "async" and ranks.size > 1:
         raise UsageError("Several ranks learn in synchronous mode: leave out --mode async.")
     with contextlib.ExitStack() as stack:
@@ -125,8 +131,9 @@ def train(
         display = Display(say if ranks.is_first else None, total_steps=config.steps, wall_s=wall_s)
         stack.callback(display.close)
         found = _prepare(config, start, stack)
+        wanted = _wanted(found, rewards)
         if ranks.is_first:
-            data = None if resume else _read_data(found, run, display)
+            data = None if resume else _read_data(found, run, display, wanted)
             stack.enter_context(RunFolder.at(run).lock())
             checkpoint.save_frozen(run, frozen_parameters(found.made.network))
             if data is not None:
@@ -161,6 +168,9 @@ def train(
             display=display,
             ranks=ranks,
             rewards=rewards,
+            corrections=Corrections(found.config, run, found.tasks, found.policy, wanted)
+            if config.algo == "dagger"
+            else None,
             sites=sites,
         )
         live = LiveStatus(run) if ranks.is_first else None
@@ -296,8 +306,7 @@ def _roll(
 
 def _finish(parts: Parts, roll: Roll, state: Mapping[str, Any] | None) -> Trained:
     """Train to the end, or until that is interrupted."""
-    is_cloning = parts.config.algo == "bc"
-    trainer = Cloner(parts, state) if is_cloning else Trainer(parts, state)
+    trainer = Cloner(parts, state) if parts.config.is_cloning else Trainer(parts, state)
     trainer.run(roll)
     if not trainer.is_complete and parts.config.mode == "sync":
         parts.link.save(trainer.counters())
@@ -310,7 +319,7 @@ def _finish(parts: Parts, roll: Roll, state: Mapping[str, Any] | None) -> Traine
 
 
 def _require_spreadable(config: TrainConfig) -> None:
-    if config.mode != "async" or config.algo == "bc":
+    if config.mode != "async" or config.is_cloning:
         raise UsageError(
             "On several machines collecting and learning go on at once: add --mode async, with "
             "ppo or grpo."
@@ -363,18 +372,30 @@ def _look(
     return tasks, shapes
 
 
-def _read_data(found: _Prepared, run: Path, display: Display) -> Path | None:
+def _wanted(found: _Prepared, rewards: Rewards) -> Wanted:
+    """What is read of recorded episodes."""
+    spec, config = found.policy.spec, found.config
+    reward: Callable[[Recorded], Array] | None = None
+    if config.algo == "rlpd":
+        reward = functools.partial(rewards.of_recorded, length=spec.replan or spec.chunk_length)
+    if config.algo == "reward":
+        reward = labels
+    return Wanted(
+        shapes=found.description.shapes,
+        tasks=[info for _, info in found.infos],
+        inputs=tuple(spec.inputs or ()),
+        first=config.data_episodes,
+        reward=reward,
+        judges=config.algo == "reward",
+    )
+
+
+def _read_data(found: _Prepared, run: Path, display: Display, wanted: Wanted) -> Path | None:
     """Copy what the policy reads of recorded episodes into a folder beside that of the run, which
     is made only when all is well; None where none are named."""
     config = found.config
     if not config.data:
         return None
-    wanted = Wanted(
-        shapes=found.description.shapes,
-        tasks=[info for _, info in found.infos],
-        inputs=tuple(found.policy.spec.inputs or ()),
-        first=config.data_episodes,
-    )
     data = temporary(run.with_name(f"{run.name}.data"))
     shutil.rmtree(data, ignore_errors=True)  # left by a run that was killed
     read_data(config.data, wanted, data, Reading(display))

@@ -16,16 +16,19 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hocket.core.data import Array
+from hocket.core.data import Array, Trial
 from hocket.core.outcomes import SUCCESS_KEYS
 from hocket.core.plugins import load_named
 from hocket.errors import ConfigError, HocketError
+from hocket.train.algorithms.judging import Judge
 from hocket.train.algorithms.stretches import Stretch
-from hocket.train.config import ENV, SUCCESS, RewardTerm, reward_terms
+from hocket.train.data.store import Recorded
+from hocket.train.reward_terms import ENV, SUCCESS, RewardTerm, reward_terms
 
 
 class RewardError(HocketError):
@@ -55,13 +58,14 @@ class Rewarded:
 class Rewards:
     """The reward of a run."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, named: str = "") -> None:
+        """`named`: the class of the policy, which a reward model of the user's own may have too."""
         self._terms = reward_terms(text)
         self._functions: dict[str, Callable[[Stretch], Any]] = {
             term.name: load_named(term.name, "reward function")
             for term in self._terms
             if term.is_function
-        }
+        } | {term.name: Judge(Path(term.name), named) for term in self._terms if term.is_model}
 
     @property
     def needs_whole_episodes(self) -> bool:
@@ -83,6 +87,14 @@ class Rewards:
                 key: mean for key, told in stretch.info.items() if (mean := _mean(told)) is not None
             },
         )
+
+    def of_recorded(self, one: Recorded, length: int) -> Array:
+        """What each step of a recorded episode is worth `[N]`, cut into chunks of this length."""
+        if one.rewards is None and any(term.name == ENV for term in self._terms):
+            raise RewardError(f"{one.name} has no rewards of the env, which --reward asks for.")
+        stretch = _recorded_stretch(one, length)
+        rewards = self.give(stretch).stretch.rewards
+        return rewards[np.arange(length) < stretch.executed[:, None]]
 
     def _of(self, term: RewardTerm, stretch: Stretch) -> Array:
         if term.name == ENV:
@@ -120,6 +132,36 @@ class Rewards:
                 f"episode {stretch.trial.id}: rewards must be finite."
             )
         return counted
+
+
+def _recorded_stretch(one: Recorded, length: int) -> Stretch:
+    """A recorded episode as if chunks of this length had been executed."""
+    steps = len(one.actions)
+    count = -(-steps // length)
+    executed = np.minimum(length, steps - length * np.arange(count))
+
+    def chunks(rows: Array) -> Array:
+        padding = [(0, count * length - steps), *[(0, 0)] * (rows.ndim - 1)]
+        return np.pad(rows, padding).reshape(count, length, *rows.shape[1:])
+
+    return Stretch(
+        trial=Trial(suite="recorded", task=one.name, seed=0),
+        attempt=0,
+        lane=0,
+        observation={key: rows[::length] for key, rows in one.observations.items()},
+        actions=chunks(one.actions.astype(np.float32)),
+        executed=executed.astype(np.int64),
+        rewards=chunks(np.zeros(steps) if one.rewards is None else one.rewards),
+        log_prob=np.zeros((count, length), np.float32),
+        value=np.zeros(count, np.float32),
+        version=np.zeros(count, np.int64),
+        chunk=np.arange(count),
+        terminated=one.terminated,
+        truncated=not one.terminated,
+        final={},
+        success=one.success,
+        prompt=one.prompt,
+    )
 
 
 def at_the_end(stretch: Stretch, reward: float) -> Array:

@@ -15,6 +15,7 @@ from hocket.train.collect.elsewhere import Sites
 from hocket.train.collect.plan import Crossing, Evaluations
 from hocket.train.collect.policy import CollectingPolicy
 from hocket.train.config import TrainConfig
+from hocket.train.corrections import Corrections
 from hocket.train.learner.process import LearnerLink
 from hocket.train.log import Counts, Display, Log
 from hocket.train.networks.building import Description
@@ -35,6 +36,8 @@ class Parts:
     display: Display
     ranks: Ranks
     rewards: Rewards
+    corrections: Corrections | None = None
+    """Who collects between rounds of cloning; None where nobody does."""
     sites: Sites | None = None
     """Who collects, where that is not the engine here: that one then evaluates alone."""
 

@@ -220,6 +220,8 @@ def _columns(demo: Demonstration) -> tuple[dict[str, Array], dict[str, list[str]
     columns["next.truncated"] = demo.truncated
     if demo.success is not None:
         columns["next.success"] = demo.success
+    if demo.intervention is not None:
+        columns["intervention"] = demo.intervention  # as LeRobot's own rollouts call it
     return columns, names
 
 

@@ -66,7 +66,7 @@ class CollectingWork(SiteWork):
         config = TrainConfig.from_plain(self.welcome.config)
         config = replace(config, collect_device=local_device(config.collect_device))
         torch.set_num_threads(config.threads)
-        rewards = Rewards(config.reward)
+        rewards = Rewards(config.reward, config.network_name)
         description = Description.from_plain(self.welcome.start["description"])
         with contextlib.ExitStack() as stack:
             assembly = Assembly(config, config.lanes)

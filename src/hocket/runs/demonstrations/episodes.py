@@ -23,6 +23,7 @@ from hocket.core.data import Array, Episode, Ref, Trial
 from hocket.core.plugins import did_you_mean
 from hocket.core.specs import EnvSpec, TaskInfo
 from hocket.errors import HocketError, RunFolderError, UsageError
+from hocket.records.chunks import EXPERT, POLICY
 from hocket.records.folder import RunFolder
 from hocket.records.ledger.view import LedgerView
 from hocket.records.parquet import read_table
@@ -72,6 +73,8 @@ class Demonstration:
     """What was to be done, in words; the task's name where the env has none."""
     label: str = ""
     """What somebody said of it; empty where nobody did."""
+    intervention: Array | None = None
+    """bool `[N]`: the steps that an expert did; None where none could take over."""
 
     @property
     def length(self) -> int:
@@ -94,6 +97,7 @@ class Demonstrations:
         self._shows_again = _shows_again(run)
         self._seen = _recorded_steps(run)
         self._states = KeptStates(run.folder)
+        self._experts = _experts(run)
         self._jobs: dict[str, RenderJob] = {}
         """Episodes that are to be observed again, by trial id."""
         self.episodes = [episode for episode in run.episodes if episode.steps > 0]
@@ -226,7 +230,12 @@ class Demonstrations:
             cameras=self._cameras(episode) if self._config.images else {},
             prompt=prompt or task.prompt or task.name,
             label=self._run.label(episode),
+            intervention=self._intervention(episode, steps),
         )
+
+    def _intervention(self, episode: Episode, steps: pa.Table) -> Array | None:
+        chunks = self._experts.get(episode.trial.id)
+        return None if chunks is None else np.isin(steps["chunk"].to_numpy()[1:], list(chunks))
 
     def _observations(self, episode: Episode, steps: pa.Table) -> dict[str, Array]:
         layout = self._seen[episode.trial.id].layout
@@ -347,6 +356,17 @@ class _Seen:
         if len(large) < len(self.layout) and self.states < self.rows:
             return "it was observed where the policy looked and not at every step"
         return f"its {large[0]!r} was too large to be recorded" if large and with_large else None
+
+
+def _experts(run: ChosenRun) -> dict[str, set[int]]:
+    """The chunks that an expert made, by trial, of those where one could."""
+    found: dict[str, set[int]] = {}
+    for batch in read_table(run.folder, "chunks", ["trial", "chunk", "source"]):
+        for row in batch.filter(pc.is_in(batch["source"], pa.array([EXPERT, POLICY]))).to_pylist():
+            chunks = found.setdefault(row["trial"], set())
+            if row["source"] == EXPERT:
+                chunks.add(row["chunk"])
+    return found
 
 
 def _recorded_steps(run: ChosenRun) -> dict[str, _Seen]:

@@ -29,7 +29,10 @@ def steps_of_update(config: TrainConfig, size: int, ranks: int) -> int:
     """Optimizer steps of each update of a run that clones alone, each of `size` chunks on every
     rank: as many in all, in equal parts, as the run's steps ask for."""
     whole = math.ceil(config.steps / (size * ranks))
-    return math.ceil(whole / math.ceil(whole / _STEPS))
+    parts = math.ceil(whole / _STEPS)
+    if config.algo == "dagger":  # rounds of corrections come between updates
+        parts = (config.rounds + 1) * math.ceil(parts / (config.rounds + 1))
+    return math.ceil(whole / parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

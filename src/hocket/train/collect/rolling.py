@@ -80,7 +80,7 @@ def fleet_of(config: TrainConfig, assembly: Assembly, spec: PolicySpec) -> Fleet
     worker = replace(
         assembly.worker(spec, config.lane_count),
         suites={**assembly.suites, **_evaluated(config, assembly)},
-        tells=config.algo != "bc",
+        tells=not config.is_cloning,
     )
     settings = FleetConfig(
         lanes=config.lane_count,
@@ -113,5 +113,5 @@ def engine_plan(
             final_observation=True,
             gives_back=gives_back,
         ),
-        batching=BatchConfig(pad=config.mode == "sync", keep_observations=config.algo != "bc"),
+        batching=BatchConfig(pad=config.mode == "sync", keep_observations=not config.is_cloning),
     )

@@ -185,7 +185,9 @@ class Trajectories:
             assert row.chunk == event.chunks[i]  # chunks of an attempt are executed one by one
             row.executed, row.rewards = event.steps[i], event.rewards[i]
             final = event.final[i]
-            if event.truncated[i] and not event.terminated[i] and final is not None:
+            goes_on = event.truncated[i] and not event.terminated[i]
+            # Functions and models judge an episode that ended for good by its end too.
+            if final is not None and (goes_on or self._rewards.needs_whole_episodes):
                 one.final = {**final, TASK: row.observation[TASK]}
 
     def _end(self, episode: Episode) -> None:

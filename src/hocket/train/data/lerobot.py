@@ -11,10 +11,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hocket.core.data import Array
 from hocket.runs.demonstrations.chosen import Watcher
 from hocket.runs.demonstrations.lerobot_dataset import DatasetFiles, matrix, unreadable
 from hocket.runs.demonstrations.lerobot_names import picture_key
-from hocket.train.data.store import Recorded, Wanted
+from hocket.train.data.store import Recorded, Wanted, taught
 from hocket.workers.sinks.video import camera_name
 
 _SUCCESS = "next.success"
@@ -33,14 +34,16 @@ def read_dataset(root: Path, wanted: Wanted, watcher: Watcher) -> Iterator[Recor
             if all(task is None or found[task] == wanted.first for task in told):
                 continue
             rows = source.rows(episode)
-            if _has_failed(rows):
+            if _has_failed(rows) and not wanted.judges:
                 continue
             for begin, end, prompt in source.stretches(episode, rows):
                 task = _task_of(source, wanted, prompt)
                 if task is not None and found[task] != wanted.first:
                     found[task] += 1
                     part = rows.slice(begin, end - begin)
-                    yield _recorded(source, wanted, episode, part, task, prompt, begin)
+                    whole = _recorded(source, wanted, episode, part, task, prompt, begin)
+                    acted = None if wanted.judges else _numbers(part, "intervention")
+                    yield from taught(whole, acted)
     except (OSError, ValueError, KeyError, pa.ArrowException) as exc:
         raise unreadable(root, exc) from exc
 
@@ -71,6 +74,10 @@ def _recorded(
         name=f"episode {episode['episode_index']} of {source.root}, from frame {begin} on",
         task=task,
         prompt=prompt,
+        rewards=_numbers(rows, "next.reward"),
+        # Without a word of its end, an episode that succeeded has ended by that.
+        terminated=not _is_cut(rows),
+        success=not _has_failed(rows),
         actions=matrix(rows["action"]),
         observations={key: array for key, array in observations.items() if array is not None},
         pictures={
@@ -79,6 +86,14 @@ def _recorded(
             if (feature := picture_key(camera_name(key))) in source.features
         },
     )
+
+
+def _numbers(rows: pa.Table, name: str) -> Array | None:
+    return rows[name].to_numpy() if name in rows.column_names else None
+
+
+def _is_cut(rows: pa.Table) -> bool:
+    return "next.truncated" in rows.column_names and bool(rows["next.truncated"][-1].as_py())
 
 
 def _has_failed(rows: pa.Table) -> bool:

@@ -9,8 +9,8 @@ the same rows in the same order. Arrays are mapped, so that pictures need not fi
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -19,12 +19,12 @@ import numpy as np
 from hocket.core.data import Array
 from hocket.core.specs import TaskInfo
 from hocket.errors import RunFolderError
-from hocket.system.durable import disk_error
+from hocket.system.durable import disk_error, drafted
 from hocket.train.networks.contract import Shapes
 
 DATA = "data"
 _TABLE = "data.json"
-_ACTIONS = "actions"
+_ACTIONS, _REWARDS = "actions", "rewards"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -42,6 +42,12 @@ class Recorded:
     """Arrays `[N, ...]` by the env's keys, without pictures."""
     pictures: Mapping[str, Iterable[Array]]
     """N pictures of each camera that is read, by the env's keys."""
+    rewards: Array | None = None
+    """The env's own of each step, `[N]`; None where they were not kept."""
+    terminated: bool = True
+    """False of an episode that was cut off."""
+    success: bool | None = True
+    """None where there is nothing to succeed at."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +61,11 @@ class Wanted:
     """Observation keys that the network reads."""
     first: int | None
     """How many episodes of each task are taken from a folder; None for all."""
+    reward: Callable[[Recorded], Array] | None = None
+    """What each step of an episode is worth, `[N]`; None where that is not learnt from."""
+    judges: bool = False
+    """True where failures are read too, and what was seen after the last action, as a row with an
+    action that counts for nothing."""
 
     @property
     def cameras(self) -> tuple[str, ...]:
@@ -62,10 +73,31 @@ class Wanted:
         return tuple(key for key in self.inputs if key in self.shapes.cameras)
 
 
+def taught(whole: Recorded, is_expert: Array | None) -> Iterator[Recorded]:
+    """The parts of an episode that an expert did; all of it where nobody could take over."""
+    if is_expert is None or is_expert.all():
+        yield whole
+        return
+    edges = np.flatnonzero(np.diff(np.r_[False, is_expert, False]))
+    films = {key: list(film) for key, film in whole.pictures.items()}
+    for begin, end in edges.reshape(-1, 2).tolist():
+        part = slice(begin, end)
+        yield replace(
+            whole,
+            actions=whole.actions[part],
+            observations={key: rows[part] for key, rows in whole.observations.items()},
+            pictures={key: film[part] for key, film in films.items()},
+            rewards=None if whole.rewards is None else whole.rewards[part],
+            terminated=whole.terminated and end == len(whole.actions),
+        )
+
+
 class DataWriter:
     """Appends episodes to a folder; `finish` makes it whole. Only the wanted inputs are kept."""
 
-    def __init__(self, folder: Path, wanted: Wanted) -> None:
+    def __init__(self, folder: Path, wanted: Wanted, after: str = "") -> None:
+        """`after` names what is appended to a folder that is whole; what was appended under that
+        name before is written anew."""
         self._folder = folder
         self._shapes = wanted.shapes
         self._inputs = wanted.inputs
@@ -73,6 +105,13 @@ class DataWriter:
         self._lengths: list[int] = []
         self._tasks: list[int] = []
         self._prompts: list[str] = []
+        self._terminated: list[bool] = []
+        self._reward = wanted.reward
+        self._after = after
+        self._appended: dict[str, int] = {}
+        """How many episodes there were before what was appended, by its name."""
+        if after:
+            self._go_on()
 
     @property
     def episodes(self) -> int:
@@ -92,6 +131,8 @@ class DataWriter:
             )
         try:
             self._append(_ACTIONS, one.actions.astype(np.float32))
+            if self._reward is not None:
+                self._append(_REWARDS, self._reward(one).astype(np.float32))
             for key in self._inputs:
                 if key in self._shapes.cameras:
                     self._append_pictures(one, key)
@@ -102,20 +143,40 @@ class DataWriter:
         self._lengths.append(len(one.actions))
         self._tasks.append(one.task)
         self._prompts.append(one.prompt)
+        self._terminated.append(one.terminated)
 
     def finish(self) -> None:
         """Write what the arrays are."""
         self.close()
         specs = {key: self._shapes.observations[key] for key in self._inputs}
-        arrays = {_ACTIONS: [[self._shapes.action_size], "float32"]}
+        arrays: dict[str, Any] = {_ACTIONS: [[self._shapes.action_size], "float32"]}
+        if self._reward is not None:
+            arrays[_REWARDS] = [[], "float32"]
         arrays |= {key: [list(spec.shape), spec.dtype] for key, spec in specs.items()}
         table = {
             "lengths": self._lengths,
             "tasks": self._tasks,
             "prompts": self._prompts,
+            "terminated": self._terminated,
+            "appended": self._appended,
             "arrays": arrays,
         }
-        (self._folder / _TABLE).write_text(json.dumps(table))
+        with drafted(self._folder / _TABLE) as draft:
+            draft.write_text(json.dumps(table))
+
+    def _go_on(self) -> None:
+        """Take up what is there, and forget what is from here on."""
+        table: dict[str, Any] = json.loads((self._folder / _TABLE).read_text())
+        count = table["appended"].get(self._after, len(table["lengths"]))
+        known = {name: n for name, n in table["appended"].items() if n < count}
+        self._appended = {**known, self._after: count}
+        self._lengths, self._tasks = table["lengths"][:count], table["tasks"][:count]
+        self._prompts, self._terminated = table["prompts"][:count], table["terminated"][:count]
+        for index, (key, (shape, dtype)) in enumerate(table["arrays"].items()):
+            file = open(self._folder / f"{index}.bin", "r+b")  # noqa: SIM115 - closed by `close`
+            self._files[key] = file
+            file.truncate(self.steps * int(np.prod(shape)) * np.dtype(dtype).itemsize)
+            file.seek(0, 2)
 
     def close(self) -> None:
         """Close the files. Closing twice is safe."""
@@ -181,16 +242,22 @@ class Data:
     """What was to be done in each row, an index into `texts`, `[R]` int64."""
     texts: tuple[str, ...]
     """The prompts, each once."""
+    rewards: Array
+    """`[R]` float32; zeros where they are not learnt from."""
+    terminated: Array
+    """Whether the episode of each row ended for good, `[R]` bool."""
 
     def __len__(self) -> int:
         return len(self.actions)
 
 
-def open_data(folder: Path) -> Data:
-    """Map what a `DataWriter` wrote."""
+def open_data(folder: Path, appended: int | None = None) -> Data:
+    """Map what a `DataWriter` wrote; of what was appended this many parts, None for all."""
     try:
         table: dict[str, Any] = json.loads((folder / _TABLE).read_text())
-        lengths = np.array(table["lengths"], np.int64)
+        begins = [*table["appended"].values(), None]
+        count = None if appended is None else begins[min(appended, len(begins) - 1)]
+        lengths = np.array(table["lengths"][:count], np.int64)
         rows = int(lengths.sum())
         arrays = {
             key: np.memmap(folder / f"{i}.bin", np.dtype(dtype), "r", shape=(rows, *shape))
@@ -198,14 +265,18 @@ def open_data(folder: Path) -> Data:
         }
     except (OSError, ValueError, KeyError) as exc:
         raise RunFolderError(f"The recorded data in {str(folder)!r} cannot be read: {exc}") from exc
-    ends, prompts = np.cumsum(lengths), table["prompts"]
+    ends, prompts = np.cumsum(lengths), table["prompts"][:count]
     texts = tuple(dict.fromkeys(prompts))
+    actions = arrays.pop(_ACTIONS)
+    rewards = arrays.pop(_REWARDS, np.zeros(rows, np.float32))
     return Data(
-        actions=arrays.pop(_ACTIONS),
+        actions=actions,
         observations=arrays,
         first=np.repeat(ends - lengths, lengths),
         last=np.repeat(ends - 1, lengths),
-        task=np.repeat(np.array(table["tasks"], np.int64), lengths),
+        task=np.repeat(np.array(table["tasks"][:count], np.int64), lengths),
         prompt=np.repeat(np.array([texts.index(one) for one in prompts], np.int64), lengths),
         texts=texts,
+        rewards=rewards,
+        terminated=np.repeat(np.array(table["terminated"][:count], np.bool_), lengths),
     )

@@ -15,12 +15,15 @@ from torch import nn
 
 from hocket.train.algorithms.cloning import Cloning, Demonstrated, steps_of_update
 from hocket.train.algorithms.grpo import GRPO
+from hocket.train.algorithms.judging import Judging, save_judge
+from hocket.train.algorithms.offpolicy import OffPolicy
 from hocket.train.algorithms.ppo import PPO
 from hocket.train.algorithms.ranks import Ranks
 from hocket.train.algorithms.ratios import RatioRule
 from hocket.train.algorithms.stretches import Parcel, Stretch, in_trial_order
 from hocket.train.algorithms.update import StepShare
-from hocket.train.config import SUCCESS, Level, TrainConfig
+from hocket.train.config import Level, TrainConfig
+from hocket.train.data.replay import REPLAY, ReplayBuffer
 from hocket.train.data.store import DATA, open_data
 from hocket.train.data.windows import Windows
 from hocket.train.learner import checkpoint
@@ -33,8 +36,11 @@ from hocket.train.networks.contract import (
     trainable_parameters,
 )
 from hocket.train.networks.memory import checkpoint_activations
+from hocket.train.reward_terms import SUCCESS
 
 _RNG, _PACE = "rng", "pace"
+_OFF_POLICY = "off policy "
+"""How the names of tensors begin that off-policy learning keeps."""
 _ROWS_AT_A_TIME = 4096
 """Recorded rows that are measured at a time."""
 _NEVER = -1
@@ -102,10 +108,11 @@ class Learner:
             gamma=config.gamma,
         )
         self.version = 0
+        self.corrected = 0
+        """Rounds of corrections that are learnt from."""
         self.queue = StretchQueue(batch=config.batch_count, max_staleness=config.staleness)
-        if resume is not None:
-            self._restore(resume)
-        self._algorithm = self._make_algorithm(run)
+        kept = {} if resume is None else self._restore(resume)
+        self._algorithm = self._make_algorithm(run, kept)
         self._published = published_tensors(self.network)
         self.block = WeightBlock(self._published, block_fd)
         self.block.publish(self._published, self.version)
@@ -113,7 +120,7 @@ class Learner:
     def update(self, floor: int, fraction: float) -> Updated | None:
         """Learn from the next batch if one may be taken. `floor`: the oldest version in flight;
         `fraction`: the share of the training that is done."""
-        is_cloning = isinstance(self._algorithm, Cloning)
+        is_cloning = isinstance(self._algorithm, Cloning | Judging)
         if not is_cloning and not self.queue.is_due(self.version, floor):
             return None
         began = time.perf_counter()
@@ -145,12 +152,18 @@ class Learner:
         units after an update; only the first time before one, since a critic that has learnt in
         one unit knows nothing in another, and a new policy hardly depends on them."""
         statistics, ranks = self._statistics, self._ranks
-        if isinstance(self._algorithm, Cloning):
+        if isinstance(self._algorithm, Cloning | Judging):
             if statistics.is_new:
                 self._measure_data(self._algorithm.recorded.windows)
             return self._algorithm.update(self._rng)
-        statistics.add_returns(stretches, ranks)
         is_new = statistics.is_new
+        if isinstance(self._algorithm, OffPolicy):
+            if is_new and self._algorithm.recorded is not None:
+                self._measure_data(self._algorithm.recorded.windows)
+            elif is_new:
+                statistics.add_seen(stretches, ranks)
+            return self._algorithm.update(stretches, version=self.version, rng=self._rng)
+        statistics.add_returns(stretches, ranks)
         if is_new:
             statistics.add_seen(stretches, ranks)
         if isinstance(self._algorithm, PPO):
@@ -159,6 +172,18 @@ class Learner:
         if not is_new:
             statistics.add_seen(stretches, ranks)
         return {**measures, "reward_scale": statistics.reward_scale}
+
+    def take_corrections(self, run: Path, count: int) -> None:
+        """Learn from this many rounds of corrections too."""
+        self.corrected = count
+        self._algorithm = self._make_algorithm(run, {})
+
+    def judge(self, run: Path) -> dict[str, float]:
+        """Calibrate and measure a reward model, and keep the result."""
+        assert isinstance(self._algorithm, Judging)
+        measured = self._algorithm.measure()
+        save_judge(run, measured)
+        return measured
 
     def _measure_data(self, windows: Windows) -> None:
         """Tell the network the units of what was recorded, all of it: they stay from then on."""
@@ -169,6 +194,9 @@ class Learner:
     def save(self, run: Path, counters: Mapping[str, Any]) -> Path:
         """Write a checkpoint with what the collecting side must remember; return its folder."""
         optimizer = checkpoint.optimizer_tensors(self._optimizer, list(self._parameters))
+        if isinstance(self._algorithm, OffPolicy):
+            kept = self._algorithm.to_tensors()
+            optimizer |= {_OFF_POLICY + name: tensor for name, tensor in kept.items()}
         return checkpoint.save_checkpoint(
             run,
             self.version,
@@ -183,22 +211,32 @@ class Learner:
             state={**counters, "version": self.version},
         )
 
-    def _restore(self, folder: Path) -> None:
+    def _restore(self, folder: Path) -> dict[str, torch.Tensor]:
+        """Go on from a checkpoint; return what off-policy learning has kept there."""
         tensors = checkpoint.read_tensors(folder / checkpoint.OPTIMIZER)
+        kept = {name: tensors.pop(name) for name in list(tensors) if name.startswith(_OFF_POLICY)}
         self._rng.set_state(tensors.pop(_RNG))
         self._pace.share = float(tensors.pop(_PACE))
         file = folder / checkpoint.STATISTICS
         self._statistics.load(checkpoint.read_tensors(file) if file.is_file() else {})
         checkpoint.load_optimizer(self._optimizer, list(self._parameters), tensors)
-        self.version = int(checkpoint.read_table(folder / checkpoint.STATE)["version"])
+        state = checkpoint.read_table(folder / checkpoint.STATE)
+        self.version = int(state["version"])
+        self.corrected = int(state.get("corrected", 0))
+        return {name.removeprefix(_OFF_POLICY): tensor for name, tensor in kept.items()}
 
-    def _make_algorithm(self, run: Path | None) -> PPO | GRPO | Cloning:
+    def _make_algorithm(
+        self, run: Path | None, kept: Mapping[str, torch.Tensor]
+    ) -> PPO | GRPO | OffPolicy | Cloning | Judging:
         config, beside = self.config, self._demonstrated(run)
-        if config.algo == "bc":
+        if config.is_cloning:
             assert beside is not None  # the configuration names them
             size = config.minibatch_of(self.network.chunk_length)
             steps = steps_of_update(config, size, self._ranks.size)
-            return Cloning(self._optimizer, beside, steps)
+            kind = Judging if config.algo == "reward" else Cloning
+            return kind(self._optimizer, beside, steps)
+        if config.algo == "rlpd":
+            return self._make_off_policy(run, beside, kept)
         # Where a chunk's actions cannot be told apart, only the whole has a probability.
         finest: Level = "action" if self.network.is_factorised else "chunk"
         comparison = RatioRule(
@@ -211,6 +249,18 @@ class Learner:
             return PPO(*common, pace=self._pace, beside=beside)
         return GRPO(*common, self._reference, pace=self._pace, beside=beside)
 
+    def _make_off_policy(
+        self, run: Path | None, beside: Demonstrated | None, kept: Mapping[str, torch.Tensor]
+    ) -> OffPolicy:
+        config = self.config
+        assert run is not None
+        rows = int(kept["rows"]) if kept else 0
+        own = ReplayBuffer(run / REPLAY, config.gamma, rows=rows, device=config.device)
+        found = OffPolicy(self.network, self._optimizer, config, self.description, own, beside)
+        if kept:
+            found.load(kept)
+        return found
+
     def _demonstrated(self, run: Path | None) -> Demonstrated | None:
         """The recorded episodes in the run's folder; None where none are learnt from."""
         config = self.config
@@ -218,7 +268,7 @@ class Learner:
             return None
         assert run is not None
         windows = Windows(
-            open_data(run / DATA),
+            open_data(run / DATA, self.corrected),
             self.network.chunk_length,
             history=history_of(self.network),
             device=config.device,
@@ -228,7 +278,7 @@ class Learner:
             windows=windows,
             config=config,
             ranks=self._ranks,
-            weight=1.0 if config.algo == "bc" else config.bc_weight,
+            weight=1.0 if config.is_cloning else config.bc_weight,
         )
 
 

@@ -87,6 +87,14 @@ class InProcess:
         self.save(counters)
         return []
 
+    def take_corrections(self, count: int) -> None:
+        """Learn from this many rounds of corrections from now on."""
+        self.learner.take_corrections(self._run, count)
+
+    def judge(self) -> dict[str, float]:
+        """Calibrate and measure a reward model."""
+        return self.learner.judge(self._run)
+
     def close(self) -> None:
         self.block.close()
 

@@ -276,7 +276,7 @@ def make_network(
     published. `refers`: the reference of GRPO is made too, if it has one."""
     refers = refers and config.algo == "grpo" and config.kl_weight > 0
     # A saved network of a class of the user's own is named beside its folder.
-    network = description.build_plain(config.policy_config.get("network") or config.policy)
+    network = description.build_plain(config.network_name)
     saved = _saved(config)
     is_adapted = saved is not None and bool(saved.adapter)
     if is_adapted:  # its weights are those of network and adapter

@@ -1,0 +1,18 @@
+#!/bin/sh
+# Demonstrations, a clone of them, and learning from all that was collected beside them (RLPD).
+# TwoGoals has a camera and a prompt; see two_goals.py. Run here: sh rlpd_two_goals.sh FOLDER
+set -e
+out=${1:-runs/rlpd}
+
+hocket collect --env two_goals:TwoGoals --policy two_goals:Expert --episodes 20 --to run "$out/shown"
+
+hocket train --env two_goals:TwoGoals --policy torch:two_goals:TinyVLA --algo bc \
+    --data "$out/shown" --steps 3200 --std 0.3 --eval-every 3200 --eval-episodes 40 \
+    --out "$out/cloned"
+
+hocket train --env two_goals:TwoGoals --policy "$out/cloned/best" \
+    --policy.network torch:two_goals:TinyVLA --algo rlpd --data "$out/shown" --batch 16 \
+    --steps 1500 --eval-every 500 --eval-episodes 40 --out "$out/improved"
+
+hocket eval --env two_goals:TwoGoals --policy "$out/improved/best" \
+    --policy.network torch:two_goals:TinyVLA --episodes 50 --seed 1000
