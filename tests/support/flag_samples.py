@@ -118,8 +118,8 @@ CLONING_BASE: Words = (
 NOT_CLONING = {
     *("mode", "batch", "reward", "bc_weight", "residual", "residual_scale", "max_staleness"),
     *("segment_chunks", "starts", "curriculum", "gamma", "lam", "clip_value", "value_weight"),
-    *("value_only", "epochs", "minibatches", "clip", "clip_high", "entropy", "target_kl"),
-    *("ratio", "correction", "truncate", "policy_python"),
+    *("value_only", "epochs", "clip", "clip_high", "entropy", "target_kl"),
+    *("ratio", "correction", "policy_python"),
 }
 """Flags that cloning refuses: it would not read them."""
 TRAIN: Samples = {
@@ -176,7 +176,6 @@ TRAIN: Samples = {
     "lr_end": ("--lr-end", "0.0001"),
     "epochs": ("--epochs", "2"),
     "minibatch": ("--minibatch", "8"),
-    "minibatches": ("--minibatches", "2"),
     "micro_batch": ("--micro-batch", "4"),
     "precision": ("--precision", "bf16"),
     "clip": ("--clip", "0.1"),
@@ -185,8 +184,7 @@ TRAIN: Samples = {
     "target_kl": ("--target-kl", "0.1"),
     "max_grad_norm": ("--max-grad-norm", "0.5"),
     "ratio": ("--ratio", "chunk"),
-    "correction": ("--correction", "tis"),
-    "truncate": ("--correction", "tis", "--truncate", "3"),
+    "correction": ("--correction", "none"),
     "env_python": ("--env-python", sys.executable),
     "policy_python": ("--residual", "--policy-python", sys.executable),
     "runtime": ("--runtime", "local"),

@@ -21,7 +21,7 @@ from hocket.records.run_file import load_run, new_folder
 from hocket.train.config import TrainConfig
 
 _OF_COLLECTING = (
-    *("batch", "reward", "segment_chunks", "starts", "curriculum", "epochs", "minibatches"),
+    *("batch", "reward", "segment_chunks", "starts", "curriculum", "epochs"),
     *("clip", "clip_high", "entropy", "target_kl", "ratio", "correction"),
 )
 """Settings that only algorithms read which learn from their own episodes."""
@@ -164,9 +164,7 @@ def _refuse_idle(config: TrainConfig) -> None:
             ["bc_weight"],
         ),
         ("--mode async", config.mode == "async", ["max_staleness"]),
-        ("--correction tis", config.correction == "tis", ["truncate"]),
         ("--eval-every above 0", config.eval_every > 0, _OF_EVALUATIONS),
-        ("updates without --minibatches", config.minibatches is None, ["minibatch"]),
     ]
     fields = TrainConfig.__dataclass_fields__
     for owner, is_there, names in owners:

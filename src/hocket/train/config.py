@@ -27,7 +27,7 @@ rewarded, the second leaves more to a critic that soon knows."""
 SUCCESS, ENV = "success", "env"
 """The names of the rewards that hocket knows."""
 Level = Literal["chunk", "action"]
-Correction = Literal["none", "decoupled", "interpolated", "tis"]
+Correction = Literal["none", "decoupled"]
 Precision = Literal["fp32", "bf16"]
 NoiseAt = Literal["all", "one"]
 Inner = Literal["executed", "all"]
@@ -50,8 +50,6 @@ class UpdateConfig:
     """Chunks that one step learns from, so that long episodes give as many steps for each chunk as
     short ones. The default is 16, and more of chunks with fewer than 4 actions: as many as have
     64."""
-    minibatches: int | None = None
-    """Parts of a batch in each pass, however long its episodes are, instead of minibatch."""
     micro_batch: int | None = None
     """Chunks that are computed at once, for large networks: a step sums the gradients of as many
     as its minibatch has, and what a device must hold does not grow with the batch. The default is
@@ -74,21 +72,16 @@ class UpdateConfig:
     """Compare probabilities of a chunk's executed actions together, or action by action; the
     default is the latter where the policy can tell them apart."""
     correction: Correction | None = None
-    """How data of older weights is made up for: none, decoupled (probabilities at the start of the
-    update, recomputed), interpolated (the same, guessed from the age of the data) or tis (truncated
-    importance weights). The default is decoupled; fresh data has weights of 1 with any."""
-    truncate: float = 2.0
-    """What tis cuts importance weights at."""
+    """How data of older weights is made up for: decoupled (by probabilities at the start of the
+    update, the default) or none. Fresh data has weights of 1 with either."""
 
     def minibatch_of(self, length: int) -> int:
         """Chunks of this length that one step learns from."""
         return self.minibatch or max(_FEWEST_CHUNKS, _FEWEST_ACTIONS // length)
 
     def __post_init__(self) -> None:
-        check_at_least(self, epochs=1, minibatch=1, minibatches=1, micro_batch=1)
+        check_at_least(self, epochs=1, minibatch=1, micro_batch=1)
         check_shares(self, ("clip", "clip_high"))
-        if self.truncate <= 0:
-            raise ConfigError(f"truncate is {self.truncate}; it must be above 0.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -45,7 +45,7 @@ _FASTER = 1.2
 _SLOWER = 0.25
 """The least share of its pace that a stopped update leaves."""
 _LEARNT_FROM = (
-    *("observation", "actions", "extras", "mask", "log_prob", "start_log_prob", "age"),
+    *("observation", "actions", "extras", "mask", "log_prob", "start_log_prob"),
     *("reference_log_prob", "advantage", "returns", "start_value"),
 )
 """The columns that steps read; picking a minibatch costs time for each."""
@@ -132,7 +132,7 @@ class Algorithm(ABC):
         self, stretches: Sequence[Stretch], *, version: int, rng: torch.Generator
     ) -> dict[str, float]:
         """Improve the weights `version`, which become `version + 1`; return what was measured."""
-        rows = self.prepare(stretches, version).select(*_LEARNT_FROM, strict=False)
+        rows = self.prepare(stretches).select(*_LEARNT_FROM, strict=False)
         measures = Measures(self.ranks)
         parts = list(self._parts(rows, rng))
         is_moving = is_tried = self.moves_policy(version)
@@ -164,8 +164,8 @@ class Algorithm(ABC):
         }
 
     @abstractmethod
-    def prepare(self, stretches: Sequence[Stretch], version: int) -> TensorDict:
-        """Lay out rows `[R]` with advantages, and what the weights `version` say of them."""
+    def prepare(self, stretches: Sequence[Stretch]) -> TensorDict:
+        """Lay out rows `[R]` with advantages, and what the present weights say of them."""
 
     @abstractmethod
     def moves_policy(self, version: int) -> bool:
@@ -223,7 +223,6 @@ class Algorithm(ABC):
             start=rows["start_log_prob"],
             behaviour=rows["log_prob"],
             mask=mask,
-            age=rows["age"],
             how=self.comparison,
         )
         losses = clipped_loss(ratio, rows["advantage"], self.config.clip, self.clip_high)
@@ -300,9 +299,7 @@ class Algorithm(ABC):
     def _parts(self, rows: TensorDict, rng: torch.Generator) -> Iterator[Tensor]:
         """The rows of each minibatch, pass by pass. All ranks make as many, and none is empty."""
         count, size = len(rows), self.config.minibatch_of(rows["actions"].shape[1])
-        wanted = self.config.minibatches
-        if wanted is None:
-            wanted = round(self.ranks.count(count) / size)
+        wanted = round(self.ranks.count(count) / size)
         parts = max(1, min(wanted, self.ranks.least(count)))
         for _ in range(self.config.epochs):
             yield from torch.randperm(count, generator=rng).tensor_split(parts)
