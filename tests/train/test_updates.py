@@ -43,7 +43,7 @@ def improve(
 
 def algorithm(network: ChunkActor, *, lr: float = 1e-3, **changes: Any) -> Algorithm:
     optimizer = torch.optim.Adam(network.parameters(), lr=lr)
-    return PPO(network, optimizer, PPOConfig(**changes), HOW, Ranks())
+    return PPO(network, optimizer, PPOConfig(lr=lr, **changes), HOW, Ranks())
 
 
 def policy_of(network: ChunkActor) -> dict[str, torch.Tensor]:
@@ -121,13 +121,43 @@ def test_a_stopped_update_makes_the_next_ones_slower_until_all_their_minibatches
     assert 0.0 < learner.pace.share < 1.0
 
 
-def test_the_pace_returns_to_the_learning_rate_and_never_exceeds_it() -> None:
+def test_the_pace_goes_up_where_updates_hardly_move_the_policy_and_down_where_they_move_it_far() -> (
+    None
+):
     pace = StepShare()
-    pace.adapt(0, 24)
+    pace.adapt(0, 24, 0.0)
     assert pace.share == 0.25
     for _ in range(20):
-        pace.adapt(24, 24)
-    assert pace.share == 1.0
+        pace.adapt(24, 24, 0.01)
+    assert 1.0 < pace.share <= 10.0
+    fast = pace.share
+    pace.adapt(24, 24, 0.15)
+    assert pace.share == fast
+    pace.adapt(24, 24, 0.9)
+    assert pace.share < fast
+
+
+def test_a_policy_makes_larger_steps_until_an_update_moves_it_as_far_as_it_should() -> None:
+    network = actor()
+    learner = algorithm(network, lr=1e-4, target_kl=0.2)
+    rng = torch.Generator().manual_seed(0)
+    parts = episodes(network)
+    found = [learner.update(parts, version=version, rng=rng) for version in range(1, 14)]
+    assert found[-1]["pace"] > 1.0
+    assert found[-1]["kl"] > 4 * found[0]["kl"]
+
+
+def test_a_critic_with_a_rate_of_its_own_moves_that_much_further() -> None:
+    parts, moved = episodes(actor()), []
+    for rate in (None, 3e-3):
+        network = actor()
+        before = critic_of(network)
+        # One step, whose size is the learning rate's.
+        improve(network, parts, lr=1e-3, critic_lr=rate, version=0, epochs=1, minibatch=1000)
+        after = critic_of(network)
+        moved.append(torch.cat([(after[key] - before[key]).flatten() for key in before]))
+        assert is_same(policy_of(network), policy_of(actor()))
+    torch.testing.assert_close(moved[1], 3 * moved[0], rtol=1e-3, atol=1e-6)
 
 
 def test_a_critic_that_learns_alone_leaves_the_policy_as_it_is() -> None:

@@ -42,7 +42,8 @@ class Train(RunFlags, FileFlags):
     """What learns: actor or flow (networks of hocket's own, from scratch), reference (bundled), a
     folder that hocket train wrote (runs/x/best), torch:FILE, lerobot:FOLDER or
     lerobot:USER/REPO[@REVISION] (a checkpoint), or your own class as package.module:Class. With
-    --residual any policy that hocket eval takes, such as openpi://HOST:PORT."""
+    --residual any policy that hocket eval takes, such as openpi://HOST:PORT, and with --steer one
+    that takes noise."""
     out: Annotated[Path | None, arg(metavar="FOLDER")] = None
     """The run folder; must be new or empty. The default is runs/TIME-ENV-POLICY."""
     resume: Annotated[Path | None, arg(metavar="FOLDER")] = None

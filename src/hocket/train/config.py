@@ -21,6 +21,9 @@ Pendulum is learnt and forgotten again; in sixty-fours it stays learnt."""
 _EPISODES, _FEWEST_EPISODES, _ENOUGH_STEPS = 32, 8, 2048
 """Episodes of a batch, and env steps that are enough for one where every step is rewarded: more of
 them only make updates rare. Where success alone counts, an episode tells one bit."""
+_DENSE_CRITIC = 3.0
+"""How many times the learning rate a critic of dense rewards has. With that of the policy alone it
+lags, and the policy with it: docs/design/training.md has the figures."""
 _DECAY, _DENSE_DECAY = 0.99, 0.95
 """Decays of advantages. A success is seen from afar only with the first; where every step is
 rewarded, the second leaves more to a critic that soon knows."""
@@ -97,6 +100,9 @@ class PPOConfig(UpdateConfig):
     """How far a value may move in an update; off by default."""
     value_weight: float = 0.5
     """Weight of the critic's loss."""
+    critic_lr: float | None = None
+    """Learning rate of the critic's own parameters. The default is lr, and where more than success
+    is rewarded three times that: a policy learns no faster than its critic does."""
     value_only: int = 1
     """First updates that train the critic alone, for ppo: a critic that knows nothing spoils a good
     start."""
@@ -238,6 +244,9 @@ class TrainConfig(GRPOConfig, PPOConfig, Subject):
     probabilities, such as servers."""
     residual_scale: float = 0.2
     """How far the correction may move an action, roughly."""
+    steer: bool = False
+    """Leave the policy as it is and train a small one that chooses the noise which its chunks flow
+    from (DSRL): for flow policies here, in another interpreter or at a server that takes noise."""
     adapter: str = ""
     """lora:r=16 leaves the network as it is, and trains small matrices of that rank beside its
     linear layers, and the critic (needs the extra peft); lora:r=16,alpha=32 scales them."""
@@ -307,10 +316,12 @@ class TrainConfig(GRPOConfig, PPOConfig, Subject):
         )
         self._check_data()
         reward_terms(self.reward)
-        if self.policy_python is not None and not self.residual:
+        if self.residual and self.steer:
+            raise ConfigError("A policy is corrected (--residual) or steered (--steer), not both.")
+        if self.policy_python is not None and not self.has_base:
             raise ConfigError(
                 "A network in training runs in this interpreter. --policy-python is for "
-                "--residual, which trains a correction and leaves the policy where it is."
+                "--residual and --steer, which leave the policy as it is and where it is."
             )
         if self.policy_devices:
             raise ConfigError(
@@ -339,15 +350,22 @@ class TrainConfig(GRPOConfig, PPOConfig, Subject):
     def _check_data(self) -> None:
         if self.algo == "bc" and not self.data:
             raise ConfigError("bc learns from recorded episodes: name them with --data.")
-        if self.algo == "bc" and (self.residual or self.mode == "async"):
-            raise ConfigError("bc collects nothing: leave out --residual and --mode async.")
-        if self.data and self.residual:
+        if self.algo == "bc" and (self.has_base or self.mode == "async"):
             raise ConfigError(
-                "A correction cannot be learnt from recorded episodes, which lack what the policy "
-                "would have done: leave out --data or --residual."
+                "bc collects nothing: leave out --residual, --steer and --mode async."
+            )
+        if self.data and self.has_base:
+            raise ConfigError(
+                "Recorded episodes lack what the policy would have done, and from which noise: "
+                "leave out --data, or --residual and --steer."
             )
         if self.bc_weight < 0:
             raise ConfigError(f"bc_weight is {self.bc_weight}; it must be at least 0.")
+
+    @property
+    def has_base(self) -> bool:
+        """True if the policy stays as it is, and a network beside it is trained."""
+        return self.residual or self.steer
 
     @property
     def start_count(self) -> int | None:
@@ -362,14 +380,16 @@ class TrainConfig(GRPOConfig, PPOConfig, Subject):
     def settled(self, steps: int) -> TrainConfig:
         """The same with numbers for what is left to the reward; `steps` is the most env steps that
         an episode has, 0 where that is not known."""
-        batch, decay = _EPISODES, _DECAY
+        batch, decay, critic_lr = _EPISODES, _DECAY, self.lr
         if self.reward != SUCCESS:
+            critic_lr = _DENSE_CRITIC * self.lr
             batch = max(_FEWEST_EPISODES, min(batch, _ENOUGH_STEPS // max(1, steps)))
             decay = _DENSE_DECAY
         if self.algo == "grpo":
             batch = max(1, batch // self.group) * self.group
         lam = decay if self.lam is None else self.lam
-        return dataclasses.replace(self, batch=self.batch or batch, lam=lam)
+        critic_lr = critic_lr if self.critic_lr is None else self.critic_lr
+        return dataclasses.replace(self, batch=self.batch or batch, lam=lam, critic_lr=critic_lr)
 
     @property
     def lane_count(self) -> int:

@@ -30,6 +30,11 @@ class PPO(Algorithm):
     def moves_policy(self, version: int) -> bool:
         return version >= self.config.value_only
 
+    @property
+    def critic_pace(self) -> float:
+        rate = self.config.critic_lr
+        return 1.0 if rate is None else rate / self.config.lr
+
     def prepare(self, stretches: Sequence[Stretch]) -> TensorDict:
         padded = self.padded(stretches)
         rows, valid = padded.rows, padded.rows["valid"]

@@ -37,7 +37,7 @@ from hocket.adapters.policies.lerobot.folder import (
 )
 from hocket.adapters.policies.lerobot.guidance import alike, can_be_guided, guide
 from hocket.adapters.policies.rtc import RtcConfig
-from hocket.core.contracts.policy import PREFIX
+from hocket.core.contracts.policy import NOISE, PREFIX
 from hocket.core.data import Actions, Array, Batch, Row, Trial
 from hocket.core.settings import check_at_least
 from hocket.errors import ConfigError
@@ -159,6 +159,9 @@ class LeRobot:
         with KeyedNoise([row.noise_seed for row in rows], self._device), encoding:
             seen = self._observation(batch, rows)
             guided: dict[str, Any] = {}
+            if NOISE in batch.arrays:
+                noise = torch.from_numpy(np.asarray(batch.arrays[NOISE], np.float32))
+                guided["noise"] = noise.to(self._device)
             if committed is not None and committed[1]:
                 seen[ACTION] = torch.from_numpy(np.asarray(batch.arrays[PREFIX], np.float32))
             # A prefix is in the env's numbers: as in training, it is normalized, and made relative
@@ -167,7 +170,7 @@ class LeRobot:
             left = inputs.pop(ACTION, None)  # empty, unless there is a prefix
             if committed is not None and committed[1]:
                 delay, length = committed
-                guided = {
+                guided |= {
                     "inference_delay": delay,
                     "prev_chunk_left_over": left[:, :length],
                     "execution_horizon": length,
