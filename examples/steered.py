@@ -1,8 +1,8 @@
 """A policy that goes to either side, and learns by --steer to go where it should.
 
-`Careless` was recorded where both sides were as good, so that a flow cloned from it goes left or right as
-its noise says. With its weights as they are, a small policy that chooses the noise makes it go to the
-side that counts now.
+`Careless` was recorded where both sides were as good, so that a flow cloned from it goes left or
+right as its noise says. Its weights stay as they are; a small policy that chooses the noise sends
+it to the side that counts now.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ import contextlib
 import sys
 import tempfile
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from safetensors.torch import load_file  # noqa: E402
 
 from hocket.cli import main  # noqa: E402
 from hocket.core import plugins  # noqa: E402
+from hocket.core.contracts.policy import NOISE  # noqa: E402
 from hocket.core.data import Batch, Row, Trial, noise_seed  # noqa: E402
 from hocket.core.specs import ArraySpec  # noqa: E402
 from hocket.errors import ConfigError  # noqa: E402
@@ -212,7 +214,34 @@ def flows_as_it_acts(kind):
             time = torch.full((3,), step / module.denoising_steps)
             ours = ours + network.velocity(features, ours, time) / module.denoising_steps
         torch.testing.assert_close(module.decode(ours), module.actions(wanted))
+        takes_noise(folder, network, noise)
     learns(network, seen, whole=False)
+
+
+def takes_noise(folder, network, noise):
+    """The policy that acts flows from the noise of its batch, also where rows share what they
+    see."""
+    policy = plugins.build("policies", f"lerobot:{folder}", {"device": "cpu"})
+    assert policy.spec.noise == noise.shape[1:]
+    batch, seen = asked()
+    one = {key: np.repeat(array[:1], 3, 0) for key, array in batch.arrays.items()}
+    same = Batch(arrays=one, rows=[replace(row, prompt=PROMPTS[0]) for row in batch.rows])
+    alike = Observations(
+        {
+            **{key: torch.from_numpy(array) for key, array in one.items()},
+            "task": seen["task"],
+            "prompt": torch.zeros(3, dtype=torch.int64),
+        },
+        PROMPTS[:2],
+    )
+    for told, looked in ((batch, seen), (same, alike)):
+        given = replace(told, arrays={**told.arrays, NOISE: noise.numpy()})
+        features, ours = network.encode(looked), noise
+        for step in range(network.module.denoising_steps):
+            time = torch.full((3,), step / network.module.denoising_steps)
+            ours = ours + network.velocity(features, ours, time) / network.module.denoising_steps
+        wanted = network.module.decode(ours).numpy()
+        np.testing.assert_allclose(policy.infer(given).values, wanted, rtol=1e-4, atol=1e-4)
 
 
 def smolvla_is_cloned():

@@ -121,9 +121,7 @@ def test_a_stopped_update_makes_the_next_ones_slower_until_all_their_minibatches
     assert 0.0 < learner.pace.share < 1.0
 
 
-def test_the_pace_goes_up_where_updates_hardly_move_the_policy_and_down_where_they_move_it_far() -> (
-    None
-):
+def test_the_pace_follows_how_far_updates_move_the_policy_up_and_down() -> None:
     pace = StepShare()
     pace.adapt(0, 24, 0.0)
     assert pace.share == 0.25

@@ -22,8 +22,7 @@ _EPISODES, _FEWEST_EPISODES, _ENOUGH_STEPS = 32, 8, 2048
 """Episodes of a batch, and env steps that are enough for one where every step is rewarded: more of
 them only make updates rare. Where success alone counts, an episode tells one bit."""
 _DENSE_CRITIC = 3.0
-"""How many times the learning rate a critic of dense rewards has. With that of the policy alone it
-lags, and the policy with it: docs/design/training.md has the figures."""
+"""How many times the learning rate a critic of dense rewards has: else policies wait for it."""
 _DECAY, _DENSE_DECAY = 0.99, 0.95
 """Decays of advantages. A success is seen from afar only with the first; where every step is
 rewarded, the second leaves more to a critic that soon knows."""
@@ -101,8 +100,8 @@ class PPOConfig(UpdateConfig):
     value_weight: float = 0.5
     """Weight of the critic's loss."""
     critic_lr: float | None = None
-    """Learning rate of the critic's own parameters. The default is lr, and where more than success
-    is rewarded three times that: a policy learns no faster than its critic does."""
+    """Learning rate of the critic alone. The default is lr, and where more than success is rewarded
+    three times that."""
     value_only: int = 1
     """First updates that train the critic alone, for ppo: a critic that knows nothing spoils a good
     start."""
@@ -351,9 +350,7 @@ class TrainConfig(GRPOConfig, PPOConfig, Subject):
         if self.algo == "bc" and not self.data:
             raise ConfigError("bc learns from recorded episodes: name them with --data.")
         if self.algo == "bc" and (self.has_base or self.mode == "async"):
-            raise ConfigError(
-                "bc collects nothing: leave out --residual, --steer and --mode async."
-            )
+            raise ConfigError("bc collects nothing: no --residual, --steer or --mode async.")
         if self.data and self.has_base:
             raise ConfigError(
                 "Recorded episodes lack what the policy would have done, and from which noise: "

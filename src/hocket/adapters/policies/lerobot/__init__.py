@@ -79,6 +79,8 @@ class LeRobot:
     def __init__(self, folder: Path, settings: LeRobotConfig) -> None:
         import torch
 
+        from hocket.adapters.policies.lerobot.prefix import FLOWS
+
         if settings.threads is not None:
             torch.set_num_threads(settings.threads)
         name = settings.device
@@ -89,6 +91,9 @@ class LeRobot:
         self.base = self._loaded.base
         self._keys = keys_of(self._loaded.config, settings.keys)
         self.spec = spec_of(self._loaded.config, self._keys, settings)
+        if self._loaded.config.type in FLOWS:
+            noise = (self.spec.chunk_length, int(self._loaded.config.max_action_dim))
+            self.spec = dataclasses.replace(self.spec, noise=noise)
         # Invariant: the policy's own queues and the noise's keys belong to one call at a time.
         self._lock = threading.Lock()
         if self._loaded.config.type not in WHOLE_CHUNKS:

@@ -373,8 +373,6 @@ def spec_of(config: Any, keys: Mapping[str, str], settings: LeRobotConfig) -> Po
             inputs[ours] = ArraySpec(shape=(*size, channels), dtype="|u1")
         else:
             inputs[ours] = ArraySpec(shape=tuple(feature.shape), dtype="<f4")
-    from hocket.adapters.policies.lerobot.prefix import FLOWS
-
     length, steps = _lengths(config)
     return PolicySpec(
         chunk_length=length,
@@ -384,7 +382,6 @@ def spec_of(config: Any, keys: Mapping[str, str], settings: LeRobotConfig) -> Po
         history=config.n_obs_steps or 1,
         max_batch=settings.max_batch,
         replan=min(steps, length),
-        noise=(length, int(config.max_action_dim)) if config.type in FLOWS else (),
     )
 
 
