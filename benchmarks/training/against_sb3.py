@@ -10,8 +10,8 @@ as often, without noise, on the same 20 starts. Settings are the defaults of eac
 `TASKS` says of the env (its gamma, which both get). A score is the share of successes where the env
 tells them and its reward agrees with them, else the mean return; who has reached it stops. A cell
 that has its file is not run again, so that seeds and sides may be run in processes of their own.
-that has its file is not run again: seeds and sides may be run in processes of their own.
-100,000 env steps, and by what that is above the first evaluation.
+`dense:NAME:CHUNK` is an env of `dense_envs.py`, gymnasium's included, judged by its mean return
+after 100,000 env steps, and by what that is above the first evaluation.
 """
 
 from __future__ import annotations

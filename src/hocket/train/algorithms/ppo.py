@@ -32,8 +32,8 @@ class PPO(Algorithm):
 
     @property
     def critic_pace(self) -> float:
-        rate = self.config.critic_lr
-        return 1.0 if rate is None else rate / self.config.lr
+        whole, own = self.config.lr, self.config.critic_lr
+        return own / whole if own is not None and whole else 1.0
 
     def prepare(self, stretches: Sequence[Stretch]) -> TensorDict:
         padded = self.padded(stretches)
