@@ -69,6 +69,8 @@ def test_noise_is_chosen_so_that_a_frozen_policy_goes_where_it_should(tmp_path: 
     found = steer(tmp_path / "run", DRIFTING, "--lr", "1e-3")
     assert found[0] < 0.8
     assert found[-1] == 1.0
+    saved = json.loads((tmp_path / "run" / "best" / "policy.json").read_text())
+    assert saved["network"] == NETWORKS[3]
     # Each row of a chunk's noise is the same, and within bounds where it was evaluated.
     assert (Drifting.told == Drifting.told[:, :1]).all()
     best = ["--policy", str(tmp_path / "run" / "best"), "--episodes", "10", "--seed", "500"]

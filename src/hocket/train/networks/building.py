@@ -187,7 +187,7 @@ def _describe(
     if start is not None:
         found = Description.from_plain(checkpoint.read_table(start / checkpoint.POLICY))
         return _in(shapes, found)
-    if base is not None:
+    if config.has_base:
         return _describe_beside(config, shapes, base)
     if config.policy == "reference":
         reference = ActorConfig(
@@ -238,15 +238,17 @@ def _describe_module(config: TrainConfig, adapter: Any, shapes: Shapes) -> Descr
     )
 
 
-def _describe_beside(config: TrainConfig, shapes: Shapes, base: PolicySpec) -> Description:
+def _describe_beside(config: TrainConfig, shapes: Shapes, base: PolicySpec | None) -> Description:
     """The network that corrects or steers a policy, which stays as it is."""
-    beside = ActorConfig(
-        chunk_length=base.chunk_length or (*base.noise, 1)[0],
-        std=config.std or 1.0 / FARTHEST,
-        images=bool(shapes.cameras),
-        seed=config.seed,
-    )
-    if config.residual:
+    beside: ActorConfig | ResidualConfig
+    if base is not None and config.steer:
+        beside = ActorConfig(
+            chunk_length=base.chunk_length or base.noise[0],
+            std=config.std or 1.0 / FARTHEST,
+            images=bool(shapes.cameras),
+            seed=config.seed,
+        )
+    else:
         beside = ResidualConfig(
             chunk_length=shapes.observations[BASE].shape[0],
             scale=config.residual_scale,
