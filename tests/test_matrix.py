@@ -128,7 +128,7 @@ def _train(settings: dict[str, Any], lanes: Any, policy: str, folder: Path) -> N
     own = {"residual": True}
     if policy == "torch":
         own = {"policy": "actor", "policy_config": {"chunk_length": 4, "hidden": (8,)}}
-    plain = {"steps": 40, "batch": 4, "epochs": 1, "minibatches": 1, "eval_every": 0}
+    plain = {"steps": 40, "batch": 4, "epochs": 1, "minibatch": 1000, "eval_every": 0}
     config = TrainConfig.from_plain({**settings, **own, **plain, "lanes": lanes, "retries": 0})
     result = train(config, folder / "run", say=None)
     assert result.complete

@@ -2,6 +2,7 @@
 
     pip install 'hocket[train,metaworld,sb3]'
     python benchmarks/training/against_sb3.py --out /tmp/sb3 --tasks pendulum,point,point-x1000
+    python benchmarks/training/against_sb3.py --out /tmp/sb3 --tasks dense:Hopper-v5:1
 
 Both train the same env with the same reward from scratch, with two layers of 64, on the same cores,
 one after the other in one run, seed by seed; who goes first alternates. Both are evaluated
@@ -9,6 +10,8 @@ as often, without noise, on the same 20 starts. Settings are the defaults of eac
 `TASKS` says of the env (its gamma, which both get). A score is the share of successes where the env
 tells them and its reward agrees with them, else the mean return; who has reached it stops. A cell
 that has its file is not run again, so that seeds and sides may be run in processes of their own.
+`dense:NAME:CHUNK` is an env of `dense_envs.py`, gymnasium's included, judged by its mean return
+after 100,000 env steps, and by what that is above the first evaluation.
 """
 
 from __future__ import annotations
@@ -27,6 +30,8 @@ import numpy as np
 import torch
 import tyro
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+import dense_envs
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
@@ -110,6 +115,29 @@ class StateAlone(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._left -= 1
         is_over = bool(ended or info["success"])
         return seen["observation/state"], reward, is_over, not is_over and self._left <= 0, info
+
+
+def dense(name: str, chunk: int) -> Task:
+    """An env of `dense_envs.py`, by its mean return after 100,000 env steps."""
+    return Task(
+        env=f"vector:dense_envs:{name.replace('-', '_')}",
+        make=lambda: dense_envs.make(name),
+        target=float("inf"),
+        steps=100_000,
+        every=25_000,
+        chunk=chunk,
+        env_config={"max_steps": dense_envs.steps_of(name)},
+        lanes=8,
+        by_return=True,
+    )
+
+
+def task_of(name: str) -> Task:
+    """The task of a name, or that of `dense:NAME:CHUNK`."""
+    if not name.startswith("dense:"):
+        return TASKS[name]
+    _, env, chunk = name.split(":")
+    return dense(env, int(chunk))
 
 
 TASKS = {
@@ -261,6 +289,11 @@ def reached(curve: Curve, target: float) -> tuple[int, float] | None:
 
 
 def row(name: str, side: str, curves: list[Curve]) -> str:
+    if name.startswith("dense:"):
+        last = [curve[-1][2] for curve in curves]
+        means = ", ".join(f"{one:.4g}" for one in last)
+        gain = statistics.fmean(last) - statistics.fmean(curve[0][2] for curve in curves)
+        return f"| {name} | {side} | at {curves[0][-1][0]:,} | {means} | gain {gain:.4g} | |"
     found = [reached(curve, TASKS[name].target) for curve in curves]
     steps = ", ".join("-" if one is None else f"{one[0]:,}" for one in found)
     walls = ", ".join("-" if one is None else f"{one[1]:.0f}" for one in found)
@@ -277,11 +310,11 @@ def main(setup: Benchmark) -> None:
         for seed in map(int, setup.seeds.split(",")):
             order = sorted(curves, reverse=bool(seed % 2))
             for side in order:
-                cell = setup.out / f"{name}-{side}-{seed}"
+                cell = setup.out / f"{name.replace(':', '-')}-{side}-{seed}"
                 file = cell.with_suffix(".json")
                 if not file.exists():
                     file.parent.mkdir(parents=True, exist_ok=True)
-                    file.write_text(json.dumps(SIDES[side](TASKS[name], seed, setup, cell)))
+                    file.write_text(json.dumps(SIDES[side](task_of(name), seed, setup, cell)))
                 curves[side].append(json.loads(file.read_text()))
         for side, found in curves.items():
             print(row(name, side, found), flush=True)

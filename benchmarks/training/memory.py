@@ -192,7 +192,7 @@ def measure(setup: Benchmark, name: str) -> None:
     say("| micro-batch | peak GB | of it before the update | chunks/s |\n|---|---|---|---|")
     optimizer = torch.optim.Adam(trained.values(), lr=1e-5)
     data = stretches(setup.rows, size)
-    how = RatioRule(level="action", correction="none", truncate=2.0)
+    how = RatioRule(level="action", correction="none")
     for micro_batch in setup.micro_batches:
         config = PPOConfig(
             epochs=1,

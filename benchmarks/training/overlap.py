@@ -70,7 +70,7 @@ def seconds_per_update(mode: str, collect_s: float, learn_s: float, updates: int
         lanes=LANES,
         batch=BATCH,
         epochs=1,
-        minibatches=1,
+        minibatch=10_000,
         steps=updates * BATCH * STEPS,
         eval_every=0,
         checkpoint_every=0,

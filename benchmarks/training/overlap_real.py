@@ -59,7 +59,8 @@ class Benchmark:
     """Of the three hidden layers of actor and critic each: 5200 gives 109 million parameters."""
     lanes: int = 2
     batch: int = 32
-    minibatches: int = 4
+    minibatch: int = 80
+    """Chunks of a step: a fourth of what a batch has at most."""
     micro_batch: int = 32
     """Chunks that a VLA learns from at once."""
     ratios: tuple[float, ...] = (2.0, 1.0, 0.5)
@@ -175,7 +176,7 @@ def configured(setup: Benchmark, mode: str, epochs: int, updates: int) -> TrainC
         lanes=setup.lanes,
         batch=setup.batch,
         epochs=epochs,
-        minibatches=setup.minibatches,
+        minibatch=setup.minibatch,
         lr=1e-6,
         steps=(updates + SKIPPED) * setup.batch * MAX_STEPS,
         eval_every=0,

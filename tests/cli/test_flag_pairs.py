@@ -178,7 +178,6 @@ def test_a_flag_that_would_do_nothing_is_refused(words: list[str], told: str) ->
         (["--residual-scale", "0.1"], "--residual-scale belongs to --residual,"),
         (["--data-episodes", "2"], "--data-episodes belongs to --data,"),
         (["--max-staleness", "1"], "--max-staleness belongs to --mode async"),
-        (["--truncate", "3"], "--truncate belongs to --correction tis"),
         (
             ["--algo", "grpo", "--group", "2", "--value-only", "2"],
             "--value-only belongs to --algo ppo",
@@ -192,10 +191,6 @@ def test_a_flag_that_would_do_nothing_is_refused(words: list[str], told: str) ->
         (
             ["--eval-every", "0", "--eval-episodes", "20", "--eval.env.length-max", "9"],
             r"--eval\.env\.\* belongs to --eval-every above 0",
-        ),
-        (
-            ["--minibatch", "8", "--minibatches", "2"],
-            "--minibatch belongs to updates without --minibatches",
         ),
     ],
 )

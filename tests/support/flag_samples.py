@@ -116,10 +116,10 @@ CLONING_BASE: Words = (
     *("--eval-episodes", "2", "--policy.hidden", "8", "--policy.chunk-length", "4"),
 )
 NOT_CLONING = {
-    *("mode", "batch", "reward", "bc_weight", "residual", "residual_scale", "max_staleness"),
-    *("segment_chunks", "starts", "curriculum", "gamma", "lam", "clip_value", "value_weight"),
-    *("value_only", "epochs", "minibatches", "clip", "clip_high", "entropy", "target_kl"),
-    *("ratio", "correction", "truncate", "policy_python"),
+    *("mode", "batch", "reward", "bc_weight", "residual", "residual_scale", "steer"),
+    *("max_staleness", "segment_chunks", "starts", "curriculum", "gamma", "lam", "clip_value"),
+    *("value_weight", "critic_lr", "value_only", "epochs", "clip", "clip_high", "entropy"),
+    *("target_kl", "ratio", "correction", "policy_python"),
 }
 """Flags that cloning refuses: it would not read them."""
 TRAIN: Samples = {
@@ -146,6 +146,7 @@ TRAIN: Samples = {
     "inner": ("--policy", "flow", "--inner", "all"),
     "spread": ("--policy", "flow", "--spread", "observation"),
     "residual": ("--residual",),
+    "steer": ("--steer",),
     "residual_scale": ("--residual", "--residual-scale", "0.1"),
     "adapter": ("--adapter", "lora:r=4"),
     "critic_features": ("--critic-features", "body"),
@@ -171,12 +172,12 @@ TRAIN: Samples = {
     "lam": ("--lam", "0.9"),
     "clip_value": ("--clip-value", "0.3"),
     "value_weight": ("--value-weight", "0.4"),
+    "critic_lr": ("--critic-lr", "0.002"),
     "value_only": ("--value-only", "0"),
     "lr": ("--lr", "0.001"),
     "lr_end": ("--lr-end", "0.0001"),
     "epochs": ("--epochs", "2"),
     "minibatch": ("--minibatch", "8"),
-    "minibatches": ("--minibatches", "2"),
     "micro_batch": ("--micro-batch", "4"),
     "precision": ("--precision", "bf16"),
     "clip": ("--clip", "0.1"),
@@ -185,8 +186,7 @@ TRAIN: Samples = {
     "target_kl": ("--target-kl", "0.1"),
     "max_grad_norm": ("--max-grad-norm", "0.5"),
     "ratio": ("--ratio", "chunk"),
-    "correction": ("--correction", "tis"),
-    "truncate": ("--correction", "tis", "--truncate", "3"),
+    "correction": ("--correction", "none"),
     "env_python": ("--env-python", sys.executable),
     "policy_python": ("--residual", "--policy-python", sys.executable),
     "runtime": ("--runtime", "local"),

@@ -7,6 +7,7 @@ import contextlib
 import sys
 import tempfile
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from safetensors.torch import load_file  # noqa: E402
 
 from hocket.cli import main  # noqa: E402
 from hocket.core import plugins  # noqa: E402
+from hocket.core.contracts.policy import NOISE  # noqa: E402
 from hocket.core.data import Batch, Row, Trial, noise_seed  # noqa: E402
 from hocket.core.specs import ArraySpec  # noqa: E402
 from hocket.errors import ConfigError  # noqa: E402
@@ -30,8 +32,9 @@ from hocket.train.data.windows import Window  # noqa: E402
 from hocket.train.networks.building import Description  # noqa: E402
 from hocket.train.networks.contract import Observations, Shapes  # noqa: E402
 from hocket.train.networks.lora import add_adapter  # noqa: E402
-from hocket.train.networks.memory import twin  # noqa: E402
+from hocket.train.networks.memory import checkpoint_activations, twin  # noqa: E402
 from support import lerobot_models as models  # noqa: E402
+from support import lerobot_vision as vision  # noqa: E402
 
 torch.set_num_threads(1)
 IMAGE = (models.SIZE, models.SIZE, 3)
@@ -52,6 +55,10 @@ def saved(kind, **settings):
     folder = Path(tempfile.mkdtemp()) / kind
     if kind == "smolvla":
         settings["vlm_model_name"] = str(models.save_backbone(folder.parent / "vlm"))
+    elif kind == "pi0":
+        vision.shrink_pi("pi0", models.save_backbone(folder.parent / "vlm"))
+    elif kind == "pi05":
+        vision.backbone_of("pi05", folder.parent / "vlm")
     return models.save(kind, folder, **settings)
 
 
@@ -183,7 +190,19 @@ def act_is_trained_with_an_adapter():
 
 
 def smolvla_flows_as_it_acts():
-    folder = saved("smolvla")
+    flows_as_it_acts("smolvla")
+
+
+def pi0_flows_as_it_acts():
+    flows_as_it_acts("pi0")
+
+
+def pi05_flows_as_it_acts():
+    flows_as_it_acts("pi05")
+
+
+def flows_as_it_acts(kind):
+    folder = saved(kind)
     _, seen = asked()
     network = wrapped(folder)
     module = network.module
@@ -195,12 +214,51 @@ def smolvla_flows_as_it_acts():
             time = torch.full((3,), step / module.denoising_steps)
             ours = ours + network.velocity(features, ours, time) / module.denoising_steps
         torch.testing.assert_close(module.decode(ours), module.actions(wanted))
+        takes_noise(folder, network, noise)
     learns(network, seen, whole=False)
 
 
+def takes_noise(folder, network, noise):
+    """The policy that acts flows from the noise of its batch, also where rows share what they
+    see."""
+    policy = plugins.build("policies", f"lerobot:{folder}", {"device": "cpu"})
+    assert policy.spec.noise == noise.shape[1:]
+    batch, seen = asked()
+    one = {key: np.repeat(array[:1], 3, 0) for key, array in batch.arrays.items()}
+    same = Batch(arrays=one, rows=[replace(row, prompt=PROMPTS[0]) for row in batch.rows])
+    alike = Observations(
+        {
+            **{key: torch.from_numpy(array) for key, array in one.items()},
+            "task": seen["task"],
+            "prompt": torch.zeros(3, dtype=torch.int64),
+        },
+        PROMPTS[:2],
+    )
+    for told, looked in ((batch, seen), (same, alike)):
+        given = replace(told, arrays={**told.arrays, NOISE: noise.numpy()})
+        features, ours = network.encode(looked), noise
+        for step in range(network.module.denoising_steps):
+            time = torch.full((3,), step / network.module.denoising_steps)
+            ours = ours + network.velocity(features, ours, time) / network.module.denoising_steps
+        wanted = network.module.decode(ours).numpy()
+        np.testing.assert_allclose(policy.infer(given).values, wanted, rtol=1e-4, atol=1e-4)
+
+
 def smolvla_is_cloned():
+    is_cloned("smolvla")
+
+
+def pi0_is_cloned():
+    is_cloned("pi0")
+
+
+def pi05_is_cloned():
+    is_cloned("pi05")
+
+
+def is_cloned(kind):
     """Its loss on recorded chunks is LeRobot's own, for the same noise and time, and falls."""
-    network = wrapped(saved("smolvla"))
+    network = wrapped(saved(kind))
     module, (_, seen) = network.module, asked()
     rng = torch.Generator().manual_seed(0)
     actions = torch.randn(3, 6, models.MOVES, generator=rng)
@@ -213,14 +271,19 @@ def smolvla_is_cloned():
     theirs = []
     forward = module.policy.model.forward
     module.policy.model.forward = lambda *args: theirs.append(forward(*args)) or theirs[-1]
-    module.policy.forward(dict(inputs), noise=start, time=1 - time)
-    module.policy.model.forward = forward
+    # SmolVLA's could be told noise and time; pi0's draws them.
+    model = module.policy.model
+    sample_time = model.sample_time
+    model.sample_noise, model.sample_time = lambda *_: start, lambda *_: 1 - time
+    module.policy.forward(dict(inputs))
+    del model.sample_noise, model.sample_time
+    model.forward = forward
     window = Window(observation=seen, actions=actions, mask=torch.ones(3, 6, dtype=torch.bool))
     loss = cloning_loss(network, window, noise)
     # LeRobot's mean over what actions are made of, without what pads them.
     assert abs(float(loss.detach()) / 18 - float(theirs[0][..., : models.MOVES].mean())) < 1e-4
     torch.manual_seed(0)
-    drawn = module.policy.model.sample_time(20_000, "cpu").sort().values
+    drawn = sample_time(20_000, "cpu").sort().values
     ours = (1 - network.times(torch.randn(20_000, generator=rng))).sort().values
     assert (drawn - ours).abs().max() < 0.02, (drawn - ours).abs().max()
     assert 0.13 < (ours > 0.9).float().mean() < 0.16  # the first of ten steps
@@ -233,11 +296,40 @@ def smolvla_is_cloned():
 
 
 def smolvla_is_trained_with_an_adapter():
-    folder, out = saved("smolvla"), tempfile.mkdtemp() + "/run"
-    train(
-        folder, out, "--adapter", "lora:r=4", "--micro-batch", "2", "--algo", "grpo", "--group", "2"
-    )
+    is_trained_with_an_adapter("smolvla", "--algo", "grpo", "--group", "2")
+
+
+def pi0_is_trained_with_an_adapter():
+    is_trained_with_an_adapter("pi0", "--noise-at", "one")
+
+
+def pi05_is_trained_with_an_adapter():
+    is_trained_with_an_adapter("pi05", "--checkpoint-activations", "--precision", "bf16")
+
+
+def is_trained_with_an_adapter(kind, *flags):
+    folder, out = saved(kind), tempfile.mkdtemp() + "/run"
+    train(folder, out, "--adapter", "lora:r=4", "--micro-batch", "2", *flags)
     assert any("lora_B" in name for name in load_file(f"{out}/best/weights.safetensors"))
+
+
+def pi05_learns_the_same_where_activations_are_computed_again():
+    _, seen = asked()
+    network = wrapped(saved("pi05"))
+    noise = torch.randn(3, network.noise_size, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        acted = network.act(seen, noise, deterministic=False)
+    kept = []
+    for computes_again in (False, True):
+        if computes_again:
+            checkpoint_activations(network)
+        found = network.evaluate(seen, acted.actions, acted.extras).log_prob.sum()
+        parameters = [p for p in network.module.parameters() if p.requires_grad]
+        kept.append(torch.autograd.grad(found, parameters, allow_unused=True))
+    for one, other in zip(*kept, strict=True):
+        assert (one is None) == (other is None)
+        if one is not None:
+            torch.testing.assert_close(one, other)
 
 
 def other_kinds_are_refused():

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import math
 
-import pytest
 import torch
 
 from hocket.train.algorithms.ratios import (
@@ -16,16 +15,15 @@ from hocket.train.algorithms.ratios import (
 MASK = torch.tensor([[True, True, False], [True, False, False]])
 
 
-def _ratio(correction: str, age: int = 1, level: str = "chunk", truncate: float = 2.0):
+def _ratio(correction: str, level: str = "chunk"):
     behaviour = torch.tensor([[-1.0, -2.0, -50.0], [-1.0, 0.0, 0.0]])
     start, new = behaviour + 0.5, behaviour + 0.7
-    how = RatioRule(correction=correction, level=level, truncate=truncate)
+    how = RatioRule(correction=correction, level=level)
     return compare(
         new=new,
         start=start,
         behaviour=behaviour,
         mask=MASK,
-        age=torch.tensor([age, age]),
         how=how,
     )
 
@@ -48,29 +46,16 @@ def test_decoupled_clips_around_the_start_and_weighs_by_how_far_that_is_from_sam
     torch.testing.assert_close(ratio.weight, torch.tensor([1.0, 0.5]).exp())
 
 
-def test_truncated_weights_stop_at_the_limit() -> None:
-    ratio = _ratio("tis", truncate=2.0)
-    torch.testing.assert_close(ratio.weight, torch.tensor([2.0, math.exp(0.5)]))
-
-
-@pytest.mark.parametrize(("age", "alpha"), [(0, 0.0), (1, 0.5), (3, 0.75)])
-def test_interpolation_moves_with_the_age_of_the_data(age: int, alpha: float) -> None:
-    ratio = _ratio("interpolated", age=age)
-    torch.testing.assert_close(ratio.log, torch.tensor([1.4, 0.7]) * (1 - alpha))
-    torch.testing.assert_close(ratio.weight, (torch.tensor([1.4, 0.7]) * alpha).exp())
-
-
 def test_with_fresh_data_every_correction_is_plain_ppo() -> None:
     same = torch.tensor([[-1.0, -2.0, 0.0], [-1.0, 0.0, 0.0]])
-    for correction in ("none", "decoupled", "interpolated", "tis"):
+    for correction in ("none", "decoupled"):
         new = (same + 0.1).requires_grad_()
         ratio = compare(
             new=new,
             start=same,
             behaviour=same,
             mask=MASK,
-            age=torch.zeros(2),
-            how=RatioRule(level="chunk", correction=correction, truncate=2.0),
+            how=RatioRule(level="chunk", correction=correction),
         )
         clipped_loss(ratio, torch.tensor([1.0, -1.0]), 0.2, 0.2).sum().backward()
         expected = torch.tensor([[0.0, 0.0, 0.0], [math.exp(0.1), 0.0, 0.0]])
@@ -78,15 +63,14 @@ def test_with_fresh_data_every_correction_is_plain_ppo() -> None:
         torch.testing.assert_close(new.grad, expected)
 
 
-def test_proximal_weights_carry_no_gradient() -> None:
+def test_weights_carry_no_gradient() -> None:
     new = torch.full((2, 3), -0.5).requires_grad_()
     ratio = compare(
         new=new,
         start=torch.full((2, 3), -1.0),
         behaviour=torch.full((2, 3), -1.5),
         mask=MASK,
-        age=torch.tensor([2, 2]),
-        how=RatioRule(level="chunk", correction="interpolated", truncate=2.0),
+        how=RatioRule(level="chunk", correction="decoupled"),
     )
     assert not ratio.weight.requires_grad
     assert ratio.log.requires_grad
@@ -98,8 +82,7 @@ def test_clip_higher_lets_good_actions_grow_further_than_bad_ones_shrink() -> No
         start=torch.zeros(2, 1),
         behaviour=torch.zeros(2, 1),
         mask=torch.ones(2, 1, dtype=torch.bool),
-        age=torch.zeros(2),
-        how=RatioRule(level="chunk", correction="none", truncate=2.0),
+        how=RatioRule(level="chunk", correction="none"),
     )
     loss = clipped_loss(ratio, torch.ones(2), 0.2, 0.28)
     torch.testing.assert_close(loss, torch.tensor([-math.exp(0.22), -1.28]))

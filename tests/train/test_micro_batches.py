@@ -87,7 +87,7 @@ def make(algo: str, level: Any, micro_batch: int | None) -> tuple[Algorithm, Cou
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.add_(torch.sin(torch.arange(parameter.numel())).view_as(parameter) * 0.3)
-    how = RatioRule(level=level, correction="decoupled", truncate=2.0)
+    how = RatioRule(level=level, correction="decoupled")
     shared = {"entropy": 0.01, "micro_batch": micro_batch}
     if algo == "ppo":
         return PPO(network, Keep(), PPOConfig(**shared), how, Ranks()), network
@@ -97,7 +97,7 @@ def make(algo: str, level: Any, micro_batch: int | None) -> tuple[Algorithm, Cou
 
 
 def gradients(learner: Algorithm, parts: list[Stretch]) -> Iterator[tuple[str, torch.Tensor]]:
-    rows = learner.prepare(parts, 1)
+    rows = learner.prepare(parts)
     measures = Measures(Ranks())
     found = learner.gradients(rows, measures)
     assert found is not None

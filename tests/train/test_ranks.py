@@ -63,13 +63,13 @@ def gradients(algo: str, parts: list[Stretch], ranks: Ranks) -> dict[str, torch.
     network = ChunkActor(SHAPES, ActorConfig(chunk_length=4, hidden=(16,)))
     parts = as_if_sampled(network, parts)
     measures = Measures(ranks)
-    how = RatioRule(level="chunk", correction="none", truncate=2.0)
+    how = RatioRule(level="chunk", correction="none")
     learner: Algorithm
     if algo == "ppo":
         learner = PPO(network, Keep(), PPOConfig(max_grad_norm=1e9), how, ranks)
     else:
         learner = GRPO(network, Keep(), GRPOConfig(max_grad_norm=1e9), how, ranks)
-    rows = learner.prepare(parts, 0)
+    rows = learner.prepare(parts)
     learner.descend(learner.gradients(rows, measures) or {}, measures)
     found = {k: p.grad for k, p in network.named_parameters() if p.grad is not None}
     return {**found, "kl": torch.tensor(measures.result()["kl"])}

@@ -16,10 +16,15 @@ CHECKS = [
     "smolvla_is_trained_with_an_adapter",
     "other_kinds_are_refused",
 ]
+CHECKS_06 = [
+    f"{kind}_{what}"
+    for kind in ("pi0", "pi05")
+    for what in ("flows_as_it_acts", "is_cloned", "is_trained_with_an_adapter")
+] + ["pi05_learns_the_same_where_activations_are_computed_again"]
 pytestmark = needs(PYTHON)
 
 
-@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("check", [*CHECKS, *CHECKS_06])
 def test_training(check: str) -> None:
     script = str(ROOT / "tests" / "support" / "lerobot_training.py")
     assert f"{check} holds" in in_lerobots_interpreter(script, check)

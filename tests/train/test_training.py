@@ -205,12 +205,8 @@ def test_async_data_is_never_older_than_allowed_and_nothing_is_dropped(tmp_path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "correction",
-    ["interpolated", "none", "tis"],
-)
-def test_every_correction_runs_in_async_mode(tmp_path: Path, correction: str) -> None:
-    result = run(tmp_path, mode="async", correction=correction, ratio="action", steps=400)
+def test_async_mode_runs_without_a_correction(tmp_path: Path) -> None:
+    result = run(tmp_path, mode="async", correction="none", ratio="action", steps=400)
     assert result.complete
     assert all(np.isfinite(record["learn/kl"]) for record in records(result, "update"))
 

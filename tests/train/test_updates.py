@@ -22,7 +22,7 @@ from support.trajectories import stretch
 from train.test_collecting import SHAPES
 from train.test_ranks import as_if_sampled
 
-HOW = RatioRule(level="action", correction="decoupled", truncate=2.0)
+HOW = RatioRule(level="action", correction="decoupled")
 
 
 def actor(**changes: Any) -> ChunkActor:
@@ -44,7 +44,7 @@ def improve(
 
 def algorithm(network: ChunkActor, *, lr: float = 1e-3, **changes: Any) -> Algorithm:
     optimizer = torch.optim.Adam(network.parameters(), lr=lr)
-    return PPO(network, optimizer, PPOConfig(**changes), HOW, Ranks())
+    return PPO(network, optimizer, PPOConfig(lr=lr, **changes), HOW, Ranks())
 
 
 def policy_of(network: ChunkActor) -> dict[str, torch.Tensor]:
@@ -80,7 +80,7 @@ def test_steps_for_each_chunk_do_not_depend_on_how_long_episodes_are() -> None:
 @pytest.mark.parametrize("chunks", [1, 3])
 def test_fewer_chunks_than_minibatches_are_learnt_from_one_by_one(chunks: int) -> None:
     network = actor()
-    found = improve(network, episodes(network, count=1, chunks=chunks), minibatches=4, epochs=2)
+    found = improve(network, episodes(network, count=1, chunks=chunks), epochs=2, minibatch=1)
     assert all(np.isfinite(value) for value in found.values())
     assert all(parameter.isfinite().all() for parameter in network.parameters())
     assert found["minibatches"] == 2 * chunks
@@ -122,13 +122,41 @@ def test_a_stopped_update_makes_the_next_ones_slower_until_all_their_minibatches
     assert 0.0 < learner.pace.share < 1.0
 
 
-def test_the_pace_returns_to_the_learning_rate_and_never_exceeds_it() -> None:
+def test_the_pace_follows_how_far_updates_move_the_policy_up_and_down() -> None:
     pace = StepShare()
-    pace.adapt(0, 24)
+    pace.adapt(0, 24, 0.0)
     assert pace.share == 0.25
     for _ in range(20):
-        pace.adapt(24, 24)
-    assert pace.share == 1.0
+        pace.adapt(24, 24, 0.01)
+    assert 1.0 < pace.share <= 10.0
+    fast = pace.share
+    pace.adapt(24, 24, 0.15)
+    assert pace.share == fast
+    pace.adapt(24, 24, 0.9)
+    assert pace.share < fast
+
+
+def test_a_policy_makes_larger_steps_until_an_update_moves_it_as_far_as_it_should() -> None:
+    network = actor()
+    learner = algorithm(network, lr=1e-4, target_kl=0.2)
+    rng = torch.Generator().manual_seed(0)
+    parts = episodes(network)
+    found = [learner.update(parts, version=version, rng=rng) for version in range(1, 14)]
+    assert found[-1]["pace"] > 1.0
+    assert found[-1]["kl"] > 4 * found[0]["kl"]
+
+
+def test_a_critic_with_a_rate_of_its_own_moves_that_much_further() -> None:
+    parts, moved = episodes(actor()), []
+    for rate in (None, 3e-3):
+        network = actor()
+        before = critic_of(network)
+        # One step, whose size is the learning rate's.
+        improve(network, parts, lr=1e-3, critic_lr=rate, version=0, epochs=1, minibatch=1000)
+        after = critic_of(network)
+        moved.append(torch.cat([(after[key] - before[key]).flatten() for key in before]))
+        assert is_same(policy_of(network), policy_of(actor()))
+    torch.testing.assert_close(moved[1], 3 * moved[0], rtol=1e-3, atol=1e-6)
 
 
 def test_a_critic_that_learns_alone_leaves_the_policy_as_it_is() -> None:
@@ -152,16 +180,14 @@ def test_a_critic_that_learns_alone_leaves_the_policy_as_it_is() -> None:
 
 
 def test_no_weight_of_stale_data_outweighs_a_minibatch() -> None:
-    for correction in ("decoupled", "interpolated", "tis"):
-        ratio = compare(
-            new=torch.tensor([[60.0]]),
-            start=torch.tensor([[50.0]]),
-            behaviour=torch.tensor([[-50.0]]),
-            mask=torch.ones(1, 1, dtype=torch.bool),
-            age=torch.tensor([3]),
-            how=RatioRule(level="chunk", correction=correction, truncate=2.0),
-        )
-        assert ratio.weight.item() <= 10.001
+    ratio = compare(
+        new=torch.tensor([[60.0]]),
+        start=torch.tensor([[50.0]]),
+        behaviour=torch.tensor([[-50.0]]),
+        mask=torch.ones(1, 1, dtype=torch.bool),
+        how=RatioRule(level="chunk", correction="decoupled"),
+    )
+    assert ratio.weight.item() <= 10.001
 
 
 def test_divergence_of_what_is_far_away_is_finite_and_pulls_back() -> None:

@@ -22,7 +22,7 @@ from hocket.train.config import TrainConfig
 _OF_COLLECTING = ("reward", "segment_chunks", "starts", "curriculum")
 """Settings that only algorithms read which learn from their own episodes."""
 _OF_RATIOS = (
-    *("epochs", "minibatches", "clip", "clip_high", "entropy", "target_kl", "ratio"),
+    *("epochs", "clip", "clip_high", "entropy", "target_kl", "ratio"),
     "correction",
 )
 """Settings that only algorithms read which compare probabilities."""
@@ -43,7 +43,8 @@ class Train(RunFlags, FileFlags):
     """What learns: actor or flow (networks of hocket's own, from scratch), reference (bundled), a
     folder that hocket train wrote (runs/x/best), torch:FILE, lerobot:FOLDER or
     lerobot:USER/REPO[@REVISION] (a checkpoint), or your own class as package.module:Class. With
-    --residual any policy that hocket eval takes, such as openpi://HOST:PORT."""
+    --residual any policy that hocket eval takes, such as openpi://HOST:PORT, and with --steer one
+    that takes noise."""
     out: Annotated[Path | None, arg(metavar="FOLDER")] = None
     """The run folder; must be new or empty. The default is runs/TIME-ENV-POLICY."""
     resume: Annotated[Path | None, arg(metavar="FOLDER")] = None
@@ -179,9 +180,7 @@ def _refuse_idle(config: TrainConfig) -> None:
             ["bc_weight"],
         ),
         ("--mode async", config.mode == "async", ["max_staleness"]),
-        ("--correction tis", config.correction == "tis", ["truncate"]),
         ("--eval-every above 0", config.eval_every > 0, _OF_EVALUATIONS),
-        ("updates without --minibatches", config.minibatches is None, ["minibatch"]),
     ]
     fields = TrainConfig.__dataclass_fields__
     for owner, is_there, names in owners:

@@ -154,6 +154,9 @@ class PolicySpec:
     """Its noise, if any, comes from `Row.noise_seed` alone."""
     replan: int | None = None
     """How many actions of a chunk are executed where the user does not say; None means all."""
+    noise: tuple[int, ...] = ()
+    """The shape of the noise that a row's chunk flows from, where batches may bring it as the array
+    `noise` `[B, T, F]`; () where they may not. Rows of a batch without are keyed as ever."""
     origin: Mapping[str, str] = field(default_factory=dict)
     """What its answers follow from, where it was fetched: repository, revision, and the sha256 of
     each file."""

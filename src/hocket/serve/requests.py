@@ -16,7 +16,7 @@ from hocket.adapters.policies.openpi.protocol import (
 )
 from hocket.adapters.policies.rtc import KEYS
 from hocket.core.codec import pack
-from hocket.core.contracts.policy import PREFIX
+from hocket.core.contracts.policy import NOISE, PREFIX
 from hocket.core.data import Array, Observation, Row, Trial
 from hocket.core.specs import ArraySpec, EnvSpec, PolicySpec
 from hocket.errors import HocketError, ObservationError, WireError
@@ -122,7 +122,7 @@ class Requests:
 
     def __init__(self, spec: PolicySpec, shared: SharedReader) -> None:
         self._inputs = row_inputs(spec)
-        self._is_keyed = spec.keyed_noise
+        self._is_keyed, self._noise = spec.keyed_noise, spec.noise
         self._shared = shared
 
     def parse(self, request: Mapping[str, Any]) -> StockRequest | ExtendedRequest:
@@ -150,12 +150,13 @@ class Requests:
             )
         if seeds and not self._is_keyed:
             raise ObservationError("The policy draws noise of its own, so that no 'seed' counts.")
-        if "noise" in left and "noise" not in inputs:
+        if NOISE in left and NOISE not in inputs and not self._noise:
             raise ObservationError("The policy takes no 'noise'. Choose it by a 'seed'.")
         within_ms = left.pop("deadline_ms", math.inf)
         if type(within_ms) not in (int, float) or not within_ms > 0:
             raise ObservationError("'deadline_ms' must be milliseconds, above 0.")
-        found, prompt = read_observation(left, self._inputs)
+        wanted = None if self._inputs is None else {*self._inputs, NOISE}
+        found, prompt = read_observation(left, wanted)
         return StockRequest(
             view=self.fit(found, request),
             prompt=prompt,
@@ -186,6 +187,9 @@ class Requests:
                 f"policy reads: {', '.join(wanted)}."
             )
         fits = {key: _fitting(key, found[key], wanted) for key, wanted in self._inputs.items()}
+        if self._noise and NOISE in found:
+            wanted_noise = ArraySpec(shape=self._noise, dtype="float32")
+            fits[NOISE] = _fitting(NOISE, found[NOISE], wanted_noise)
         return {**fits, **{key: _committed(key, found[key]) for key in KEYS if key in found}}
 
 

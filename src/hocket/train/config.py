@@ -24,11 +24,13 @@ _EPISODES, _FEWEST_EPISODES, _ENOUGH_STEPS = 32, 8, 2048
 them only make updates rare. Where success alone counts, an episode tells one bit."""
 _OF_ALGORITHMS = {"rlpd": 4, "dagger": 20}
 """The same where all that was collected is learnt from each time, and of a round of corrections."""
+_DENSE_CRITIC = 3.0
+"""How many times the learning rate a critic of dense rewards has: else policies wait for it."""
 _DECAY, _DENSE_DECAY = 0.99, 0.95
 """Decays of advantages. A success is seen from afar only with the first; where every step is
 rewarded, the second leaves more to a critic that soon knows."""
 Level = Literal["chunk", "action"]
-Correction = Literal["none", "decoupled", "interpolated", "tis"]
+Correction = Literal["none", "decoupled"]
 Precision = Literal["fp32", "bf16"]
 NoiseAt = Literal["all", "one"]
 Inner = Literal["executed", "all"]
@@ -51,8 +53,6 @@ class UpdateConfig:
     """Chunks that one step learns from, so that long episodes give as many steps for each chunk as
     short ones. The default is 16, and more of chunks with fewer than 4 actions: as many as have
     64."""
-    minibatches: int | None = None
-    """Parts of a batch in each pass, however long its episodes are, instead of minibatch."""
     micro_batch: int | None = None
     """Chunks that are computed at once, for large networks: a step sums the gradients of as many
     as its minibatch has, and what a device must hold does not grow with the batch. The default is
@@ -75,21 +75,16 @@ class UpdateConfig:
     """Compare probabilities of a chunk's executed actions together, or action by action; the
     default is the latter where the policy can tell them apart."""
     correction: Correction | None = None
-    """How data of older weights is made up for: none, decoupled (probabilities at the start of the
-    update, recomputed), interpolated (the same, guessed from the age of the data) or tis (truncated
-    importance weights). The default is decoupled; fresh data has weights of 1 with any."""
-    truncate: float = 2.0
-    """What tis cuts importance weights at."""
+    """How data of older weights is made up for: decoupled (by probabilities at the start of the
+    update, the default) or none. Fresh data has weights of 1 with either."""
 
     def minibatch_of(self, length: int) -> int:
         """Chunks of this length that one step learns from."""
         return self.minibatch or max(_FEWEST_CHUNKS, _FEWEST_ACTIONS // length)
 
     def __post_init__(self) -> None:
-        check_at_least(self, epochs=1, minibatch=1, minibatches=1, micro_batch=1)
+        check_at_least(self, epochs=1, minibatch=1, micro_batch=1)
         check_shares(self, ("clip", "clip_high"))
-        if self.truncate <= 0:
-            raise ConfigError(f"truncate is {self.truncate}; it must be above 0.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +100,9 @@ class PPOConfig(UpdateConfig):
     """How far a value may move in an update; off by default."""
     value_weight: float = 0.5
     """Weight of the critic's loss."""
+    critic_lr: float | None = None
+    """Learning rate of the critic alone. The default is lr, and where more than success is rewarded
+    three times that."""
     value_only: int = 1
     """First updates that train the critic alone, for ppo: a critic that knows nothing spoils a good
     start."""
@@ -206,6 +204,9 @@ class TrainConfig(GRPOConfig, PPOConfig, RLPDConfig, DAggerConfig, Subject):
     probabilities, such as servers."""
     residual_scale: float = 0.2
     """How far the correction may move an action, roughly."""
+    steer: bool = False
+    """Leave the policy as it is and train a small one that chooses the noise which its chunks flow
+    from (DSRL): for flow policies here, in another interpreter or at a server that takes noise."""
     adapter: str = ""
     """lora:r=16 leaves the network as it is, and trains small matrices of that rank beside its
     linear layers, and the critic (needs the extra peft); lora:r=16,alpha=32 scales them."""
@@ -277,10 +278,12 @@ class TrainConfig(GRPOConfig, PPOConfig, RLPDConfig, DAggerConfig, Subject):
         )
         self._check_data()
         reward_terms(self.reward)
-        if self.policy_python is not None and not self.residual:
+        if self.residual and self.steer:
+            raise ConfigError("A policy is corrected (--residual) or steered (--steer), not both.")
+        if self.policy_python is not None and not self.has_base:
             raise ConfigError(
                 "A network in training runs in this interpreter. --policy-python is for "
-                "--residual, which trains a correction and leaves the policy where it is."
+                "--residual and --steer, which leave the policy as it is and where it is."
             )
         if self.policy_devices:
             raise ConfigError(
@@ -319,18 +322,18 @@ class TrainConfig(GRPOConfig, PPOConfig, RLPDConfig, DAggerConfig, Subject):
     def _check_data(self) -> None:
         if self.is_cloning and not self.data:
             raise ConfigError(f"{self.algo} learns from recorded episodes: name them with --data.")
-        if self.is_cloning and (self.residual or self.mode == "async"):
+        if self.is_cloning and (self.has_base or self.mode == "async"):
             raise ConfigError(
-                f"{self.algo} learns from what was recorded: leave out --residual and --mode async."
+                f"{self.algo} learns from recordings: no --residual, --steer or --mode async."
             )
         if self.algo == "dagger" and not self.expert:
             raise ConfigError("dagger needs somebody who takes over: name a policy with --expert.")
-        if self.algo == "rlpd" and self.residual:
-            raise ConfigError("rlpd does not train corrections: leave out --residual, or use ppo.")
-        if self.data and self.residual:
+        if self.algo == "rlpd" and self.has_base:
+            raise ConfigError("rlpd trains no policy beside another: use ppo, or leave it out.")
+        if self.data and self.has_base:
             raise ConfigError(
-                "A correction cannot be learnt from recorded episodes, which lack what the policy "
-                "would have done: leave out --data or --residual."
+                "Recorded episodes lack what the policy would have done, and from which noise: "
+                "leave out --data, or --residual and --steer."
             )
         if self.bc_weight < 0:
             raise ConfigError(f"bc_weight is {self.bc_weight}; it must be at least 0.")
@@ -339,6 +342,11 @@ class TrainConfig(GRPOConfig, PPOConfig, RLPDConfig, DAggerConfig, Subject):
     def is_cloning(self) -> bool:
         """True if it learns from recorded episodes alone, whoever recorded them."""
         return self.algo in ("bc", "dagger", "reward")
+
+    @property
+    def has_base(self) -> bool:
+        """True if the policy stays as it is, and a network beside it is trained."""
+        return self.residual or self.steer
 
     @property
     def start_count(self) -> int | None:
@@ -353,15 +361,17 @@ class TrainConfig(GRPOConfig, PPOConfig, RLPDConfig, DAggerConfig, Subject):
     def settled(self, steps: int) -> TrainConfig:
         """The same with numbers for what is left to the reward; `steps` is the most env steps that
         an episode has, 0 where that is not known."""
-        batch, decay = _EPISODES, _DECAY
+        batch, decay, critic_lr = _EPISODES, _DECAY, self.lr
         if self.reward != SUCCESS:
+            critic_lr = _DENSE_CRITIC * self.lr
             batch = max(_FEWEST_EPISODES, min(batch, _ENOUGH_STEPS // max(1, steps)))
             decay = _DENSE_DECAY
         batch = _OF_ALGORITHMS.get(self.algo, batch)
         if self.algo == "grpo":
             batch = max(1, batch // self.group) * self.group
         lam = decay if self.lam is None else self.lam
-        return dataclasses.replace(self, batch=self.batch or batch, lam=lam)
+        critic_lr = critic_lr if self.critic_lr is None else self.critic_lr
+        return dataclasses.replace(self, batch=self.batch or batch, lam=lam, critic_lr=critic_lr)
 
     @property
     def lane_count(self) -> int:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO
 
+import numpy as np
 import torch
 
 from hocket import rooms
@@ -54,6 +55,7 @@ from hocket.train.learner.process import InProcess, LearnerLink, Remote
 from hocket.train.learner.weights import PackedWeights
 from hocket.train.legs import depends_on, hold, note_edits, save_leg
 from hocket.train.log import Display, Log, Reading
+from hocket.train.networks.actor import FARTHEST
 from hocket.train.networks.building import (
     Description,
     Made,
@@ -231,7 +233,8 @@ def _prepare(config: TrainConfig, start: Path | None, stack: contextlib.ExitStac
     if base is not None:
         stack.callback(base.close)
     infos, shapes = _look(config, assembly, base)
-    description = describe(config, shapes, start)
+    spec = None if base is None else base.spec
+    description = describe(config, shapes, start, base=spec)
     made = make_network(config, description, start, refers=config.mode == "sync")
     policy = policy_of(config, description, base, made)
     limits = [config.max_steps or info.max_steps or 0 for _, info in infos]
@@ -359,15 +362,22 @@ def _look(
             f"Task {spec.task.name!r} has discrete actions; training is of continuous ones."
         )
     observations = dict(spec.observations)
-    if base is not None:
+    action = spec.action
+    if base is not None and config.steer:
+        # Its actions are rows of noise.
+        size = base.spec.noise[-1]
+        action = replace(
+            action, size=size, low=np.full(size, -FARTHEST), high=np.full(size, FARTHEST)
+        )
+    elif base is not None:
         shape = (base.spec.chunk_length or seen.chunk_length, spec.action.size)
         observations[BASE] = ArraySpec(shape=shape, dtype="float32")
     shapes = Shapes(
         observations=observations,
-        action_size=spec.action.size,
+        action_size=action.size,
         tasks=tuple(info.name for _, info in tasks),
         cameras=spec.cameras,
-        bounds=bounds_of(spec.action),
+        bounds=bounds_of(action),
     )
     return tasks, shapes
 

@@ -18,6 +18,8 @@ from hocket.core.specs import EnvSpec, PolicySpec
 
 PREFIX, PREFIX_LENGTH, DELAY = "action/prefix", "action/prefix_length", "action/delay"
 """What a policy that continues chunks is told beside its observation; see `Continues`."""
+NOISE = "noise"
+"""What a policy may be told of the noise that its chunks flow from; see `PolicySpec.noise`."""
 
 
 class Policy(Protocol):

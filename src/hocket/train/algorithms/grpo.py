@@ -33,7 +33,7 @@ class GRPO(Algorithm):
     def clip_high(self) -> float:
         return CLIP_HIGH if self.config.clip_high is None else self.config.clip_high
 
-    def prepare(self, stretches: Sequence[Stretch], version: int) -> TensorDict:
+    def prepare(self, stretches: Sequence[Stretch]) -> TensorDict:
         padded = self.padded(stretches)
         advantage = torch.zeros(len(stretches))
         for members in groups_of(stretches, self.config.group).values():
@@ -44,7 +44,6 @@ class GRPO(Algorithm):
         flat["start_log_prob"] = self.look(flat).log_prob
         if self.reference is not None:
             flat["reference_log_prob"] = self.look(flat, self.reference).log_prob
-        flat["age"] = version - flat["version"]
         return flat
 
     def moves_policy(self, version: int) -> bool:

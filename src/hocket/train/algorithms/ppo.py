@@ -30,7 +30,12 @@ class PPO(Algorithm):
     def moves_policy(self, version: int) -> bool:
         return version >= self.config.value_only
 
-    def prepare(self, stretches: Sequence[Stretch], version: int) -> TensorDict:
+    @property
+    def critic_pace(self) -> float:
+        whole, own = self.config.lr, self.config.critic_lr
+        return own / whole if own is not None and whole else 1.0
+
+    def prepare(self, stretches: Sequence[Stretch]) -> TensorDict:
         padded = self.padded(stretches)
         rows, valid = padded.rows, padded.rows["valid"]
         seen = self.look(rows[valid])
@@ -52,7 +57,6 @@ class PPO(Algorithm):
         )
         flat = padded.flat(advantage=found.advantage, returns=found.returns, start_value=value)
         flat["start_log_prob"] = seen.log_prob
-        flat["age"] = version - flat["version"]
         flat["advantage"] = normalised(flat["advantage"], self.ranks)
         self.of_policy = self._reached(flat)
         return flat

@@ -12,7 +12,7 @@ from torch import Tensor
 from hocket.train.config import Correction, Level
 
 _HEAVIEST = 10.0
-"""What one term may weigh at most against a term of fresh data, whatever the correction: else one
+"""What one term may weigh at most against a term of fresh data: else one
 action that the newer weights find likely outweighs a whole minibatch."""
 _FAR = 3.0
 """The logarithm of a ratio beyond which divergence grows in a straight line: an exponential
@@ -28,8 +28,6 @@ class RatioRule:
     level: Level
     """One ratio for a chunk's executed actions together, or one for each action."""
     correction: Correction
-    truncate: float
-    """What `tis` cuts importance weights at."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -57,28 +55,19 @@ def compare(
     start: Tensor,
     behaviour: Tensor,
     mask: Tensor,
-    age: Tensor,
     how: RatioRule,
 ) -> Ratio:
     """Compare new log-probabilities with those that they must stay near.
 
     All are `[R, T]`: under the weights in training, under those at the start of the update, and
-    under those that sampled. `age` `[R]` is how many versions the sampling weights are behind.
-    """
+    under those that sampled."""
     new, start, behaviour = (joined(x, mask, how.level) for x in (new, start, behaviour))
     counts = torch.ones_like(new) if how.level == "chunk" else mask.to(new.dtype)
     if how.correction == "none":
         return Ratio(log=new - behaviour, weight=torch.ones_like(new), counts=counts)
-    proximal = start
-    if how.correction == "interpolated":
-        # The update in the making is one version ahead of `start`: alpha = age / (age + 1).
-        alpha = (age / (age + 1.0)).to(new.dtype)
-        alpha = alpha if how.level == "chunk" else alpha[:, None]
-        proximal = behaviour + alpha * (new.detach() - behaviour)
-    most = how.truncate if how.correction == "tis" else _HEAVIEST
     # Cut before the exponential: infinity times an advantage of zero would be no number.
-    weight = (proximal - behaviour).clamp(max=math.log(most)).exp()
-    return Ratio(log=new - proximal, weight=weight, counts=counts)
+    weight = (start - behaviour).clamp(max=math.log(_HEAVIEST)).exp()
+    return Ratio(log=new - start, weight=weight, counts=counts)
 
 
 def clipped_loss(ratio: Ratio, advantage: Tensor, low: float, high: float) -> Tensor:

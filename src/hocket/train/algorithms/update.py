@@ -40,12 +40,15 @@ from hocket.train.networks.contract import (
     trainable_parameters,
 )
 
-_FASTER = 1.2
-"""How much the pace grows after an update that was not stopped."""
+_FASTER, _FASTEST = 1.2, 8.0
+"""How much the pace grows after an update that hardly moved the policy, and how far."""
+_GOAL, _BAND = 0.15, 2.0
+"""How far an update should move the policy on average, as a share of `target_kl`, and how many
+times more or less is as good."""
 _SLOWER = 0.25
 """The least share of its pace that a stopped update leaves."""
 _LEARNT_FROM = (
-    *("observation", "actions", "extras", "mask", "log_prob", "start_log_prob", "age"),
+    *("observation", "actions", "extras", "mask", "log_prob", "start_log_prob"),
     *("reference_log_prob", "advantage", "returns", "start_value"),
 )
 """The columns that steps read; picking a minibatch costs time for each."""
@@ -87,14 +90,22 @@ Gradients = dict[str, list[Tensor | None]]
 @dataclass(slots=True)
 class StepShare:
     """How far one step moves the policy, as a share of what the learning rate says. It shrinks
-    while updates are stopped before their minibatches have all run, and grows back."""
+    where updates move the policy far, and more where they are stopped before their minibatches have
+    all run; it grows where they hardly move it."""
 
     share: float = 1.0
 
-    def adapt(self, ran: int, planned: int) -> None:
-        """Learn from an update in which the policy made `ran` of the `planned` steps."""
-        rate = _FASTER if ran == planned else max(_SLOWER, ran / planned)
-        self.share = min(1.0, self.share * rate)
+    def adapt(self, ran: int, planned: int, moved: float) -> None:
+        """Learn from an update in which the policy made `ran` of the `planned` steps, and was
+        `moved` so far on average, in shares of what stops it."""
+        rate = 1.0
+        if ran < planned:
+            rate = max(_SLOWER, ran / planned)
+        elif moved > _GOAL * _BAND:
+            rate = 1 / _FASTER
+        elif moved < _GOAL / _BAND:
+            rate = _FASTER
+        self.share = min(_FASTEST, self.share * rate)
 
 
 @dataclass(eq=False)
@@ -123,6 +134,12 @@ class Algorithm(ABC):
         return self.config.clip if self.config.clip_high is None else self.config.clip_high
 
     @property
+    def critic_pace(self) -> float:
+        """How far one step moves what is the critic's alone, as a share of what the learning rate
+        says."""
+        return 1.0
+
+    @property
     def device(self) -> torch.device:
         """Where the network is."""
         found: torch.device = next(iter(self.network.parameters())).device
@@ -132,7 +149,7 @@ class Algorithm(ABC):
         self, stretches: Sequence[Stretch], *, version: int, rng: torch.Generator
     ) -> dict[str, float]:
         """Improve the weights `version`, which become `version + 1`; return what was measured."""
-        rows = self.prepare(stretches, version).select(*_LEARNT_FROM, strict=False)
+        rows = self.prepare(stretches).select(*_LEARNT_FROM, strict=False)
         measures = Measures(self.ranks)
         parts = list(self._parts(rows, rng))
         is_moving = is_tried = self.moves_policy(version)
@@ -153,10 +170,12 @@ class Algorithm(ABC):
             before = self.descend(found, measures)
             policy_steps += is_moving
             value_steps += "value" in found
-        if is_tried:
-            self.pace.adapt(policy_steps, len(parts))
+        measured = measures.result()
+        if is_tried and self.config.target_kl:
+            moved = measured["kl"] / self.config.target_kl
+            self.pace.adapt(policy_steps, len(parts), moved)
         return {
-            **measures.result(),
+            **measured,
             "minibatches": float(len(parts)),
             "policy_minibatches": float(policy_steps),
             "value_minibatches": float(value_steps),
@@ -164,8 +183,8 @@ class Algorithm(ABC):
         }
 
     @abstractmethod
-    def prepare(self, stretches: Sequence[Stretch], version: int) -> TensorDict:
-        """Lay out rows `[R]` with advantages, and what the weights `version` say of them."""
+    def prepare(self, stretches: Sequence[Stretch]) -> TensorDict:
+        """Lay out rows `[R]` with advantages, and what the present weights say of them."""
 
     @abstractmethod
     def moves_policy(self, version: int) -> bool:
@@ -223,7 +242,6 @@ class Algorithm(ABC):
             start=rows["start_log_prob"],
             behaviour=rows["log_prob"],
             mask=mask,
-            age=rows["age"],
             how=self.comparison,
         )
         losses = clipped_loss(ratio, rows["advantage"], self.config.clip, self.clip_high)
@@ -300,9 +318,7 @@ class Algorithm(ABC):
     def _parts(self, rows: TensorDict, rng: torch.Generator) -> Iterator[Tensor]:
         """The rows of each minibatch, pass by pass. All ranks make as many, and none is empty."""
         count, size = len(rows), self.config.minibatch_of(rows["actions"].shape[1])
-        wanted = self.config.minibatches
-        if wanted is None:
-            wanted = round(self.ranks.count(count) / size)
+        wanted = round(self.ranks.count(count) / size)
         parts = max(1, min(wanted, self.ranks.least(count)))
         for _ in range(self.config.epochs):
             yield from torch.randperm(count, generator=rng).tensor_split(parts)
@@ -323,16 +339,17 @@ class Algorithm(ABC):
         is_moving = "policy" in found
         for i, parameter in enumerate(self._parameters):
             parameter.grad = whole[i] if is_moving or i not in self.of_policy else None
-        before: dict[int, Tensor] = {}
-        if is_moving and self.config.target_kl:
-            before = {i: self._parameters[i].detach().clone() for i in self.of_policy}
+        policy = self.of_policy if is_moving and self.config.target_kl else set[int]()
+        critic = set(range(len(whole))) - self.of_policy if self.critic_pace != 1 else set[int]()
+        before = {i: self._parameters[i].detach().clone() for i in policy | critic}
         self.optimizer.step()
+        self._draw_back({i: before.pop(i) for i in critic}, 1.0 - self.critic_pace)
         self._draw_back(before, 1.0 - self.pace.share)
         return before
 
     def _draw_back(self, before: dict[int, Tensor], share: float) -> None:
-        """Take the policy back by this share of its last step; the critic keeps the whole."""
-        if share > 0:
+        """Take parameters back by this share of their last step, or on where that is below 0."""
+        if share:
             with torch.no_grad():
                 for i, was in before.items():
                     self._parameters[i].lerp_(was, share)

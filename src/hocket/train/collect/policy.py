@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from hocket.adapters.policies.devices import keep_threads
-from hocket.core.contracts.policy import Binds, Policy
+from hocket.core.contracts.policy import NOISE, Binds, Policy
 from hocket.core.data import Actions, Array, Batch, Row, Trial, noise_seed
 from hocket.core.specs import ArraySpec, EnvSpec, PolicySpec
 from hocket.engine.chunk_rules import check_answer
@@ -43,7 +43,7 @@ from hocket.train.networks.memory import twin
 
 SAMPLE, LOG_PROB, VALUE, VERSION = "sample", "log_prob", "value", "version"
 """Keys of what an answer holds beside the actions to execute."""
-_NOISE = "noise for sampling"
+_DRAWN = "noise for sampling"
 """Key under which the noise travels to the device, beside the observations."""
 _MOST_ROWS = 64
 """Rows of a batch where `limit` sets no other number."""
@@ -86,6 +86,8 @@ class CollectingPolicy:
         self._held: dict[Hashable, HeldNetwork] = {}
         self._released: queue.SimpleQueue[Hashable] = queue.SimpleQueue()
         self._base = base
+        self._steers = base is not None and getattr(network, "chooses_noise", False)
+        """True if the network's actions are the noise that the base's chunks flow from."""
         self.texts: list[str] = []
         """Every prompt that a row had, in the order of their coming. It only grows."""
         self._text_index: dict[str, int] = {}
@@ -136,9 +138,11 @@ class CollectingPolicy:
         for key in (PROMPT, BASE):
             if key in arrays:
                 merged[key] = arrays[key]
-        return Actions(
-            self._clipped(batch, merged[SAMPLE]), merged, version=max(0, self._live.version)
-        )
+        chunks = merged[SAMPLE]
+        if self._steers:
+            told = {**batch.arrays, NOISE: chunks.astype(np.float32)}
+            chunks = self._ask_base(dataclasses.replace(batch, arrays=told))
+        return Actions(self._clipped(batch, chunks), merged, version=max(0, self._live.version))
 
     def close(self) -> None:
         if self._base is not None:
@@ -176,17 +180,21 @@ class CollectingPolicy:
         arrays[TASK] = np.array(tasks + tasks[-1:] * batch.pad, np.int64)
         prompts = [self._index(row.prompt) for row in batch.rows]
         arrays[PROMPT] = np.array(prompts + prompts[-1:] * batch.pad, np.int64)
-        if self._base is not None:
-            answer = check_answer(
-                self._base.infer(batch),
-                rows=batch.size,
-                size=batch.size,
-                action_size=self._shapes.action_size,
-                chunk_length=self.spec.chunk_length,
-                name="base",
-            )
-            arrays[BASE] = np.asarray(answer.values, np.float32)
+        if self._base is not None and not self._steers:
+            arrays[BASE] = self._ask_base(batch)
         return arrays
+
+    def _ask_base(self, batch: Batch) -> Array:
+        assert self._base is not None
+        answer = check_answer(
+            self._base.infer(batch),
+            rows=batch.size,
+            size=batch.size,
+            action_size=self._base.spec.action_size if self._steers else self._shapes.action_size,
+            chunk_length=self.spec.chunk_length,
+            name="base",
+        )
+        return np.array(answer.values, np.float32)
 
     def _index(self, prompt: str) -> int:
         index = self._text_index.setdefault(prompt, len(self.texts))
@@ -204,10 +212,14 @@ class CollectingPolicy:
             key = row.noise_seed if evaluated is None else noise_seed(evaluated, row.chunk)
             bits = np.random.Philox(key=key)
             noise[i] = np.random.Generator(bits).standard_normal(network.noise_size, np.float32)
+        if NOISE in arrays:
+            given = arrays[NOISE].reshape(batch.size, -1)
+            noise[:, : given.shape[1]] = given
         keep_threads()
         with torch.no_grad():
-            observation = self._staging.upload({**arrays, _NOISE: noise})
-            drawn = observation.pop(_NOISE)
+            seen_arrays = {key: array for key, array in arrays.items() if key != NOISE}
+            observation = self._staging.upload({**seen_arrays, _DRAWN: noise})
+            drawn = observation.pop(_DRAWN)
             seen = Observations(observation, self.texts)
             with autocast(self._device, self._precision):
                 acted: Acted = network.act(seen, drawn, deterministic=deterministic)
@@ -232,7 +244,7 @@ class CollectingPolicy:
 def _spec_of(
     network: Trainable, shapes: Shapes, *, replan: int | None, base: Policy | None
 ) -> PolicySpec:
-    """What the network needs of the env, and what its base needs where it corrects one."""
+    """What the network needs of the env, and what its base needs where there is one."""
     inputs: dict[str, ArraySpec] | None = {
         key: shapes.observations[key] for key in network.inputs if key != BASE
     }
@@ -241,7 +253,7 @@ def _spec_of(
     if base is not None:
         if base.spec.history > 1:
             raise SpecMismatchError(
-                "The policy reads a history of observations; corrections of such policies cannot "
+                "The policy reads a history of observations; beside such policies nothing can "
                 "be trained."
             )
         inputs = None
@@ -250,12 +262,13 @@ def _spec_of(
         replan = replan or base.spec.replan
     return PolicySpec(
         chunk_length=network.chunk_length,
-        action_size=shapes.action_size,
+        action_size=shapes.action_size if base is None else base.spec.action_size,
         inputs=inputs,
         cameras=cameras,
         history=history_of(network),
         max_batch=_MOST_ROWS,
         replan=replan,
+        noise=(network.chunk_length, size) if (size := getattr(network, "flow_size", 0)) else (),
     )
 
 

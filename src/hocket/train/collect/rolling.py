@@ -13,6 +13,7 @@ from hocket.core.specs import PolicySpec
 from hocket.engine.batches import BatchConfig
 from hocket.engine.chunk_rules import make_rule
 from hocket.engine.config import EngineConfig
+from hocket.errors import UsageError
 from hocket.runs.assembly import Assembly, EnginePlan
 from hocket.train.algorithms.stretches import group_of
 from hocket.train.collect import plan
@@ -27,10 +28,18 @@ _SYNC_BATCH = 16
 
 
 def base_of(config: TrainConfig, assembly: Assembly) -> Policy | None:
-    """The policy that is corrected, where one is."""
-    if not config.residual:
+    """The policy that is corrected or steered, where one is."""
+    if not config.has_base:
         return None
-    return assembly.policy([assembly.first_trial(config.eval_seed)])
+    base = assembly.policy([assembly.first_trial(config.eval_seed)])
+    if config.steer and not base.spec.noise:
+        base.close()
+        raise UsageError(
+            f"Policy {config.policy!r} does not take the noise that its chunks flow from, so that "
+            f"nothing can steer it. Flow policies of `hocket train`, LeRobot's SmolVLA, pi0 and "
+            f"pi0.5, and servers of either do. Others can be corrected: --residual."
+        )
+    return base
 
 
 def policy_of(

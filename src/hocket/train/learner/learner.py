@@ -242,7 +242,6 @@ class Learner:
         comparison = RatioRule(
             level=config.ratio or finest,
             correction=config.correction or "decoupled",
-            truncate=config.truncate,
         )
         common = (self.network, self._optimizer, config, comparison, self._ranks)
         if config.algo == "ppo":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Sequence
@@ -13,7 +14,15 @@ from torch import Tensor, nn
 
 from hocket.core.specs import ArraySpec
 from hocket.errors import ConfigError
-from hocket.train.networks.contract import BASE, TASK, Observations, Shapes
+from hocket.train.networks.contract import (
+    BASE,
+    TASK,
+    Acted,
+    Evaluated,
+    Observations,
+    Shapes,
+    Tensors,
+)
 from hocket.train.networks.policies import ActorConfig, FlowConfig
 from hocket.train.networks.sampling import FlowNetwork, GaussianNetwork
 
@@ -136,6 +145,45 @@ class ResidualActor(ChunkActor):
 
     def _log_std(self) -> Tensor:
         return self.log_std + math.log(self._scale)
+
+
+FARTHEST = 2.0
+"""How far noise may be chosen from 0: beyond it a flow has hardly been trained."""
+
+
+class NoiseActor(ChunkActor):
+    """Steers a flow policy that stays as it is: an action is a row of the noise that a chunk flows
+    from, and all rows of a chunk are the same. At the start it is standard normal."""
+
+    Config: ClassVar = ActorConfig
+    is_factorised = False
+    tells_executed = True
+    chooses_noise = True
+
+    def __init__(self, shapes: Shapes, config: ActorConfig) -> None:
+        super().__init__(shapes, dataclasses.replace(config, chunk_length=1))
+        self.chunk_length = config.chunk_length
+
+    def act(self, observation: Observations, noise: Tensor, *, deterministic: bool) -> Acted:
+        found = super().act(observation, noise[:, None], deterministic=deterministic)
+        chunk = found.actions.expand(-1, self.chunk_length, -1)
+        return Acted(actions=chunk, log_prob=self._whole(found.log_prob), value=found.value)
+
+    def evaluate(self, observation: Observations, actions: Tensor, extras: Tensors) -> Evaluated:
+        found = super().evaluate(observation, actions[:, :1], extras)
+        return Evaluated(
+            log_prob=self._whole(found.log_prob),
+            entropy=found.entropy.expand(-1, self.chunk_length),
+            value=found.value,
+        )
+
+    def _means(self, seen: Tensor, observation: Observations) -> Tensor:
+        row = torch.tanh(by_task(self.actors, seen, observation[TASK]))
+        return (self._middle + self._reach * row)[:, None]
+
+    def _whole(self, first: Tensor) -> Tensor:
+        """What was chosen is told by a chunk's first action, which is always executed."""
+        return nn.functional.pad(first, (0, self.chunk_length - 1))
 
 
 class FlowActor(FlowNetwork):

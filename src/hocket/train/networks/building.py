@@ -20,11 +20,12 @@ from torch import nn
 
 from hocket.adapters.policies.reference import ACTION_SIZE, CHUNK_LENGTH, unpack
 from hocket.core import plugins
+from hocket.core.specs import PolicySpec
 from hocket.engine.inferring.policy_thread import words
 from hocket.errors import ConfigError, SpecMismatchError, UsageError
 from hocket.train.config import OF_FLOWS, TrainConfig
 from hocket.train.learner import checkpoint
-from hocket.train.networks.actor import ResidualConfig
+from hocket.train.networks.actor import FARTHEST, ResidualConfig
 from hocket.train.networks.contract import BASE, Shapes
 from hocket.train.networks.lora import add_adapter
 from hocket.train.networks.memory import twin
@@ -32,7 +33,9 @@ from hocket.train.networks.policies import ActorConfig
 from hocket.train.networks.wrapped import WrappedConfig, wrap
 
 _HOME = "hocket.train.networks.actor"
-NETWORKS = tuple(f"{_HOME}:{name}" for name in ("ChunkActor", "FlowActor", "ResidualActor"))
+NETWORKS = tuple(
+    f"{_HOME}:{name}" for name in ("ChunkActor", "FlowActor", "ResidualActor", "NoiseActor")
+)
 """The classes that a saved policy may name without the user naming them too."""
 _CONTRACT = ("act", "evaluate", "value")
 _SETTINGS = "settings"
@@ -53,7 +56,7 @@ class Description:
     replan: int | None = None
     """How many actions of each chunk are executed; None for all."""
     base: str = ""
-    """The policy whose actions a residual network corrects; empty without one."""
+    """The policy whose actions the network corrects, or whose noise it chooses; empty without."""
     base_config: Mapping[str, Any] = field(default_factory=dict)
     """The settings of that policy."""
     adapter: str = ""
@@ -128,7 +131,7 @@ def _module(name: str, settings: Mapping[str, Any]) -> Any:
 
 def require_trainable(config: TrainConfig) -> None:
     """Refuse a policy that is no network, unless a correction of it is trained."""
-    if config.residual or config.policy == "reference":
+    if config.has_base or config.policy == "reference":
         return
     adapter = plugins.find("policies", config.policy)
     build: Any = adapter.build
@@ -165,19 +168,27 @@ def _saved(config: TrainConfig) -> Description | None:
     return Description.from_plain(checkpoint.read_table(file)) if file.is_file() else None
 
 
-def describe(config: TrainConfig, shapes: Shapes, start: Path | None = None) -> Description:
+def describe(
+    config: TrainConfig,
+    shapes: Shapes,
+    start: Path | None = None,
+    *,
+    base: PolicySpec | None = None,
+) -> Description:
     """Describe the policy that a run is configured with, or the one in the checkpoint `start` that
-    it goes on from."""
-    found, env = _describe(config, shapes, start), dict(config.env_config)
+    it goes on from; `base` is corrected or steered by it."""
+    found, env = _describe(config, shapes, start, base), dict(config.env_config)
     return dataclasses.replace(found, adapter=found.adapter or config.adapter, env_config=env)
 
 
-def _describe(config: TrainConfig, shapes: Shapes, start: Path | None) -> Description:
+def _describe(
+    config: TrainConfig, shapes: Shapes, start: Path | None, base: PolicySpec | None
+) -> Description:
     if start is not None:
         found = Description.from_plain(checkpoint.read_table(start / checkpoint.POLICY))
         return _in(shapes, found)
-    if config.residual:
-        return _describe_residual(config, shapes)
+    if config.has_base:
+        return _describe_beside(config, shapes, base)
     if config.policy == "reference":
         reference = ActorConfig(
             chunk_length=CHUNK_LENGTH,
@@ -227,16 +238,26 @@ def _describe_module(config: TrainConfig, adapter: Any, shapes: Shapes) -> Descr
     )
 
 
-def _describe_residual(config: TrainConfig, shapes: Shapes) -> Description:
-    residual = ResidualConfig(
-        chunk_length=shapes.observations[BASE].shape[0],
-        scale=config.residual_scale,
-        std=config.std or 0.3,
-        seed=config.seed,
-    )
+def _describe_beside(config: TrainConfig, shapes: Shapes, base: PolicySpec | None) -> Description:
+    """The network that corrects or steers a policy, which stays as it is."""
+    beside: ActorConfig | ResidualConfig
+    if base is not None and config.steer:
+        beside = ActorConfig(
+            chunk_length=base.chunk_length or base.noise[0],
+            std=config.std or 1.0 / FARTHEST,
+            images=bool(shapes.cameras),
+            seed=config.seed,
+        )
+    else:
+        beside = ResidualConfig(
+            chunk_length=shapes.observations[BASE].shape[0],
+            scale=config.residual_scale,
+            std=config.std or 0.3,
+            seed=config.seed,
+        )
     return Description(
-        network=f"{_HOME}:ResidualActor",
-        config=dataclasses.asdict(residual),
+        network=f"{_HOME}:{'ResidualActor' if config.residual else 'NoiseActor'}",
+        config=dataclasses.asdict(beside),
         shapes=shapes,
         replan=config.replan,
         base=config.policy,
@@ -294,7 +315,7 @@ def make_network(
 
 def _load_first(network: Any, config: TrainConfig, shapes: Shapes) -> None:
     """Load the weights that training begins with; a critic may be new."""
-    if config.residual:
+    if config.has_base:
         return
     saved = Path(config.policy) / checkpoint.WEIGHTS
     if config.policy == "reference":

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 from typing import Any
 
 import torch
@@ -54,9 +55,25 @@ def checkpoint_activations(network: Any) -> None:
 @functools.cache
 def _computed_again(kind: Any) -> Any:
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        plain = functools.partial(kind.forward, self)
         if not torch.is_grad_enabled():
-            return plain(*args, **kwargs)
+            return kind.forward(self, *args, **kwargs)
+        # A transformer's blocks add to the keys and values that they are given, and must find them
+        # as they were.
+        caches = {name: _like(one) for name, one in kwargs.items() if hasattr(one, "layers")}
+        runs = itertools.count()
+
+        def plain(*args: Any, **given: Any) -> Any:
+            if next(runs):
+                given |= {name: _like(cache) for name, cache in caches.items()}
+            return kind.forward(self, *args, **given)
+
         return checkpoint(plain, *args, use_reentrant=False, **kwargs)
 
     return type(kind.__name__, (kind,), {"forward": forward})
+
+
+def _like(cache: Any) -> Any:
+    """A cache with the same keys and values, to which others can be added."""
+    made = copy.copy(cache)
+    made.layers = [copy.copy(layer) for layer in cache.layers]
+    return made

@@ -126,7 +126,7 @@ class TrainedConfig:
     network: str = ""
     """The class of the network as package.module:Class, where it is one of your own."""
     base: str = ""
-    """The policy that a residual corrects, by the name that it was trained with."""
+    """The policy that these weights correct or steer, by the name that it was trained with."""
     base_python: str = ""
     """Interpreter for that policy, where it needs another one than this."""
     device: str = "cpu"
@@ -192,7 +192,7 @@ def _base(description: Description, config: TrainedConfig) -> Policy | None:
         return None
     if name != config.base:
         raise ConfigError(
-            f"These weights correct the policy {name!r}, which is not loaded unasked. Name it: "
+            f"These weights go with the policy {name!r}, which is not loaded unasked. Name it: "
             f"--policy.base {name}"
         )
     settings = description.base_config

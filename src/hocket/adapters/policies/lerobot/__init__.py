@@ -37,7 +37,7 @@ from hocket.adapters.policies.lerobot.folder import (
 )
 from hocket.adapters.policies.lerobot.guidance import alike, can_be_guided, guide
 from hocket.adapters.policies.rtc import RtcConfig
-from hocket.core.contracts.policy import PREFIX
+from hocket.core.contracts.policy import NOISE, PREFIX
 from hocket.core.data import Actions, Array, Batch, Row, Trial
 from hocket.core.settings import check_at_least
 from hocket.errors import ConfigError
@@ -79,6 +79,8 @@ class LeRobot:
     def __init__(self, folder: Path, settings: LeRobotConfig) -> None:
         import torch
 
+        from hocket.adapters.policies.lerobot.prefix import FLOWS
+
         if settings.threads is not None:
             torch.set_num_threads(settings.threads)
         name = settings.device
@@ -89,6 +91,9 @@ class LeRobot:
         self.base = self._loaded.base
         self._keys = keys_of(self._loaded.config, settings.keys)
         self.spec = spec_of(self._loaded.config, self._keys, settings)
+        if self._loaded.config.type in FLOWS:
+            noise = (self.spec.chunk_length, int(self._loaded.config.max_action_dim))
+            self.spec = dataclasses.replace(self.spec, noise=noise)
         # Invariant: the policy's own queues and the noise's keys belong to one call at a time.
         self._lock = threading.Lock()
         if self._loaded.config.type not in WHOLE_CHUNKS:
@@ -159,6 +164,9 @@ class LeRobot:
         with KeyedNoise([row.noise_seed for row in rows], self._device), encoding:
             seen = self._observation(batch, rows)
             guided: dict[str, Any] = {}
+            if NOISE in batch.arrays:
+                noise = torch.from_numpy(np.asarray(batch.arrays[NOISE], np.float32))
+                guided["noise"] = noise.to(self._device)
             if committed is not None and committed[1]:
                 seen[ACTION] = torch.from_numpy(np.asarray(batch.arrays[PREFIX], np.float32))
             # A prefix is in the env's numbers: as in training, it is normalized, and made relative
@@ -167,7 +175,7 @@ class LeRobot:
             left = inputs.pop(ACTION, None)  # empty, unless there is a prefix
             if committed is not None and committed[1]:
                 delay, length = committed
-                guided = {
+                guided |= {
                     "inference_delay": delay,
                     "prev_chunk_left_over": left[:, :length],
                     "execution_horizon": length,

@@ -42,8 +42,9 @@ def shared_prefix(model: Any, firsts: Sequence[int]) -> Iterator[None]:
     whole: dict[str, Any] = {}
 
     def sampled(*seen: Any, **settings: Any) -> Any:
-        shape = (len(firsts), config.chunk_size, config.max_action_dim)
-        settings["noise"] = model.sample_noise(shape, seen[2].device)
+        if settings.get("noise") is None:
+            shape = (len(firsts), config.chunk_size, config.max_action_dim)
+            settings["noise"] = model.sample_noise(shape, seen[2].device)
         return sample(*(_rows(part, torch.tensor(kept)) for part in seen), **settings)
 
     def stepped(*, x_t: Any, timestep: Any, **encoded: Any) -> Any:

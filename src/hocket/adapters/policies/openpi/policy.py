@@ -48,7 +48,7 @@ from hocket.adapters.policies.openpi.shared import WORTH_BYTES, SharedArrays, th
 from hocket.adapters.policies.openpi.thread import ServersThread
 from hocket.adapters.policies.rtc import KEYS
 from hocket.core.codec import pack
-from hocket.core.contracts.policy import PREFIX
+from hocket.core.contracts.policy import NOISE, PREFIX
 from hocket.core.data import Actions, Array, Batch, Observation, Row
 from hocket.core.specs import EnvSpec, PolicySpec
 from hocket.errors import ChunkShapeError, ConfigError, PolicyError
@@ -229,6 +229,7 @@ class OpenPI:
                 max_batch=config.max_batch,
                 concurrency=pool * len(self._endpoints),
                 keyed_noise=self._keying is not None,
+                noise=() if self._keying is None else self._keying.shape,
             )
         if isinstance(mapping, Identity):
             return spec
@@ -242,6 +243,9 @@ class OpenPI:
                 self._check_keying(client, self._keying, requests[0], read)
                 seeds = [row.noise_seed for row in batch.rows]
                 requests = list(map(self._keying.keyed, requests, seeds))
+            if NOISE in batch.arrays:
+                given = batch.arrays[NOISE]
+                requests = [{**one, NOISE: given[i]} for i, one in enumerate(requests)]
             reply = client.run(client.servers.ask(list(map(pack, requests)), read=read))
         except PolicyError as exc:
             if type(exc) is not PolicyError:
@@ -354,9 +358,9 @@ class OpenPI:
         return self.request(observation, batch.rows[row].prompt)
 
     def _mapped(self, batch: Batch) -> Batch:
-        """The batch as the mapping's server would see it. Committed actions are in the server's own
-        space already."""
-        told = {key: value for key, value in batch.arrays.items() if key in KEYS}
+        """The batch as the mapping's server would see it. Committed actions and noise are in the
+        server's own space already."""
+        told = {key: value for key, value in batch.arrays.items() if key in (*KEYS, NOISE)}
         seen = replace(batch, arrays={k: v for k, v in batch.arrays.items() if k not in told})
         found = [read_observation(self._request(seen, i)) for i in range(len(batch.rows))]
         arrays = {key: np.stack([one[key] for one, _ in found]) for key in found[0][0]}

@@ -91,7 +91,7 @@ def find_announcement(metadata: Any) -> Announcement | None:
         plain = dict(found["spec"])
         inputs = plain.pop("inputs")
         cameras = plain.pop("cameras")
-        sizes = plain.pop("batch_sizes")
+        sizes, noise = plain.pop("batch_sizes"), plain.pop("noise", ())
         origin = {str(k): str(v) for k, v in dict(plain.pop("origin")).items()}
         spec = PolicySpec(
             **plain,
@@ -99,6 +99,7 @@ def find_announcement(metadata: Any) -> Announcement | None:
             and {k: ArraySpec(shape=tuple(v[0]), dtype=v[1]) for k, v in inputs.items()},
             cameras=None if cameras is None else tuple(cameras),
             batch_sizes=tuple(sizes),
+            noise=tuple(noise),
             origin=origin,
         )
         return Announcement(
