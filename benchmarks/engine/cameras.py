@@ -16,6 +16,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -98,38 +99,44 @@ def row(seed: int, chunk: int) -> Row:
 
 
 def run_lockstep(trials: int, lanes: int) -> tuple[list[float], list[int], float]:
-    policy, limit = Looking(), 500
     envs = gymnasium.vector.AsyncVectorEnv([partial(make_env)] * lanes, context="spawn")
-    returns, lengths, wall_s = [0.0] * trials, [0] * trials, 0.0
+    began: list[float] = []
     try:
-        began = 0.0
-        for first in range(0, trials, lanes):
-            seeds = list(range(first, min(first + lanes, trials)))
-            padded = seeds + [seeds[-1]] * (lanes - len(seeds))
-            observation, _ = envs.reset(seed=padded)
-            # Neither side's clock runs while its envs are built and first reset.
-            began = began or time.perf_counter()
-            done = np.zeros(lanes, bool)
-            queue: list[Array] = []
-            chunk = 0
-            for _ in range(limit):
-                if not queue:
-                    rows = tuple(row(seed, chunk) for seed in padded)
-                    answer = policy.infer(Batch(arrays=observation, rows=rows))
-                    queue = list(np.swapaxes(answer.values, 0, 1))
-                    chunk += 1
-                observation, rewards, _, _, infos = envs.step(queue.pop(0))
-                for lane, seed in enumerate(seeds):
-                    if not done[lane]:
-                        returns[seed] += float(rewards[lane])
-                        lengths[seed] += 1
-                done |= np.asarray(infos["ended"])
-                if done[: len(seeds)].all():
-                    break
-        wall_s = time.perf_counter() - began
+        returns, lengths = lockstep(envs, trials, lambda: began.append(time.perf_counter()))
+        wall_s = time.perf_counter() - began[0]
     finally:
         envs.close()
     return returns, lengths, wall_s
+
+
+def lockstep(envs: Any, trials: int, started: Callable[[], None]) -> tuple[list[float], list[int]]:
+    """Returns and lengths of the trials in a vector env; `started` is called after each reset, for
+    neither side's clock runs while its envs are built and first reset."""
+    policy, limit, lanes = Looking(), 500, envs.num_envs
+    returns, lengths = [0.0] * trials, [0] * trials
+    for first in range(0, trials, lanes):
+        seeds = list(range(first, min(first + lanes, trials)))
+        padded = seeds + [seeds[-1]] * (lanes - len(seeds))
+        observation, _ = envs.reset(seed=padded)
+        started()
+        done = np.zeros(lanes, bool)
+        queue: list[Array] = []
+        chunk = 0
+        for _ in range(limit):
+            if not queue:
+                rows = tuple(row(seed, chunk) for seed in padded)
+                answer = policy.infer(Batch(arrays=observation, rows=rows))
+                queue = list(np.swapaxes(answer.values, 0, 1))
+                chunk += 1
+            observation, rewards, _, _, infos = envs.step(queue.pop(0))
+            for lane, seed in enumerate(seeds):
+                if not done[lane]:
+                    returns[seed] += float(rewards[lane])
+                    lengths[seed] += 1
+            done |= np.asarray(infos["ended"])
+            if done[: len(seeds)].all():
+                break
+    return returns, lengths
 
 
 def main() -> int:

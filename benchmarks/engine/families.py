@@ -22,7 +22,13 @@ FAMILIES = (
     "hiccup",
     "resets",
     "tail of a run",
+    "shared",
 )
+SHARING = ("start", "slowed", "slices")
+"""How a policy shares its GPU with lanes that render on it: an inference takes longer by `beside`
+for each lane that executes when it begins; or it goes slower by that while so many execute; or each
+chunk ends in `beside` seconds of the GPU, which goes round among all that want it in equal slices,
+as measured on an H200."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +67,9 @@ class Setting:
     """Chunks of the shortest and the longest episode."""
     trials: int | None = None
     """Episodes in all: the run ends with its last one. None: a run without end."""
+    sharing: str = ""
+    """One of `SHARING`, where lanes render on the policy's GPU."""
+    beside: float = 0.0
 
     def latency(self, size: int) -> float:
         """Seconds for a batch, before any drift."""
@@ -114,6 +123,8 @@ class Setting:
             parts.append(f"Pareto {self.pareto:.1f}")
         if self.trials is not None:
             parts.append(f"{self.trials} trials")
+        if self.sharing:
+            parts.append(f"shared ({self.sharing}) {self.beside:.4f}")
         return "; ".join(parts)
 
 
@@ -183,6 +194,13 @@ def _vary(rng: random.Random, setting: Setting) -> Setting:
         longest = round(_log_uniform(rng, 4, 60))
         trials = round(setting.lanes * rng.uniform(1.0, 4.0))
         return replace(setting, trials=trials, episode=(max(1, longest // 4), longest))
+    if setting.family == "shared":
+        sharing = rng.choice(SHARING)
+        if sharing == "slices":
+            return replace(setting, sharing=sharing, beside=_log_uniform(rng, 0.002, 0.02))
+        # All lanes together slow an inference 1.3 to 9 times.
+        slower = _log_uniform(rng, 0.3, 8.0)
+        return replace(setting, sharing=sharing, beside=slower / setting.lanes)
     return setting
 
 

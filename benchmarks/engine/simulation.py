@@ -137,6 +137,10 @@ class Simulation:
         self.parent = 0.0
         """Until when the parent is busy."""
         self.cpu: list[tuple[float, int, int]] = []
+        self.gpu: list[tuple[float, int, Callable[[], None]]] = []
+        """What wants a GPU that inferences and lanes share, by when it will have had enough."""
+        self.had = 0.0
+        """Seconds of it that each of them has had since the start."""
         self.timers: list[tuple[float, int, Callable[[], None]]] = []
         self.serial = count()
         self.chunks = 0
@@ -163,21 +167,46 @@ class Simulation:
         """Go to the next event; false where there is none."""
         share = min(1.0, self.setting.cores / len(self.cpu)) if self.cpu else 1.0
         cpu_s = self.now + (self.cpu[0][0] - self.work) / share if self.cpu else inf
+        slice_ = self.slice() if self.gpu else 0.0
+        gpu_s = self.now + (self.gpu[0][0] - self.had) / slice_ if self.gpu else inf
         timer_s = self.timers[0][0] if self.timers else inf
         wake = self.rule.wake_at(self.now)
-        when = min(cpu_s, timer_s, wake if wake is not None else inf)
+        when = min(cpu_s, gpu_s, timer_s, wake if wake is not None else inf)
         if when == inf:
             return False
         self.work += (when - self.now) * share
+        self.had += (when - self.now) * slice_
         self.now = when
         if cpu_s == when:
             self.work = self.cpu[0][0]
             _, serial, number = heappop(self.cpu)
-            self.parent = max(self.parent, self.now) + HANDLING_ROW_S
-            self.at(self.parent, partial(self.executed, number, is_reset=bool(serial & 1)))
+            self.rendered(number, is_reset=bool(serial & 1))
+        elif gpu_s == when:
+            self.had = self.gpu[0][0]
+            heappop(self.gpu)[2]()
         elif timer_s == when:
             heappop(self.timers)[2]()
         return True
+
+    def slice(self) -> float:
+        """How fast each that wants the shared GPU gets on."""
+        if self.setting.sharing == "slices":
+            return 1.0 / len(self.gpu)
+        return 1.0 / (1.0 + self.setting.beside * len(self.cpu))
+
+    def share(self, seconds: float, action: Callable[[], None]) -> None:
+        heappush(self.gpu, (self.had + seconds, next(self.serial), action))
+
+    def rendered(self, number: int, *, is_reset: bool) -> None:
+        """A lane has stepped; where it renders on the policy's GPU it looks now."""
+        if self.setting.sharing == "slices":
+            self.share(self.setting.beside, partial(self.told, number, is_reset=is_reset))
+        else:
+            self.told(number, is_reset=is_reset)
+
+    def told(self, number: int, *, is_reset: bool) -> None:
+        self.parent = max(self.parent, self.now) + HANDLING_ROW_S
+        self.at(self.parent, partial(self.executed, number, is_reset=is_reset))
 
     def at(self, when: float, action: Callable[[], None]) -> None:
         heappush(self.timers, (when, next(self.serial), action))
@@ -224,10 +253,16 @@ class Simulation:
             seconds *= self.rng.lognormvariate(0.0, NOISE)
             self.parent = max(self.parent, self.now) + HANDLING_S
             seconds += self.parent - self.now
-            self.at(self.now + seconds, partial(self.answered, plan.lanes, seconds))
+            answered = partial(self.answered, plan.lanes, self.now)
+            if self.setting.sharing in ("slowed", "slices"):
+                self.share(seconds, answered)
+            else:
+                if self.setting.sharing:
+                    seconds *= 1.0 + self.setting.beside * len(self.cpu)
+                self.at(self.now + seconds, answered)
 
-    def answered(self, lanes: Sequence[int], seconds: float) -> None:
-        self.rule.inferred(len(lanes), seconds, self.now)
+    def answered(self, lanes: Sequence[int], began: float) -> None:
+        self.rule.inferred(len(lanes), self.now - began, self.now)
         kinds: dict[int, list[int]] = {}
         for number in lanes:
             lane = self.lanes[number]

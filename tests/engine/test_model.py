@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hocket.engine.scheduling.estimates import Latency, monotone
+from hocket.engine.scheduling.estimates import Latency, monotone, slowed_by
 from hocket.engine.scheduling.model import (
     NEAR_BEST,
     ChunkWork,
@@ -192,6 +192,18 @@ def test_a_warm_up_finds_a_knee(knee: int, steep: float) -> None:
     assert min(map(row_s, timed)) < 1.08 * min(map(row_s, range(1, 65)))
 
 
+def test_a_warm_up_looks_first_where_the_policy_may_be_fastest() -> None:
+    def took_s(rows: int) -> float:
+        return 0.059 + 0.046 * max(0, rows - 15)
+
+    timed = {1 << power: took_s(1 << power) for power in range(8)}
+    for _ in range(7):
+        size = size_to_time(timed)
+        assert size is not None
+        timed[size] = took_s(size)
+    assert 15 in timed, "the larger a batch, the more its look costs: all went there before"
+
+
 @given(st.sets(st.integers(2, 63), min_size=1, max_size=3))
 @example({2, 32, 34})  # From 33 to 48 rows it rises as from 32 to 33, by chance.
 def test_a_warm_up_finds_where_stairs_end(ends: set[int]) -> None:
@@ -238,6 +250,23 @@ def test_a_policy_that_slowed_down_has_done_so_at_all_sizes() -> None:
     assert fit.predict(8) == pytest.approx(0.33, rel=0.1)
 
 
+def test_lanes_that_render_are_told_from_a_policy_that_slowed_down() -> None:
+    rng = random.Random(0)
+
+    def share(added: float, common: float, count: int = 30) -> float:
+        """What is learnt where each lane adds a share, and a policy changed by one."""
+        seen: list[tuple[int, int, float]] = []
+        for _ in range(count):
+            rows, beside = rng.randint(1, 32), rng.randrange(20)
+            off = 1.0 + common + added * beside + rng.gauss(0.0, 0.02)
+            seen.append((rows, beside, latency(rows) * off))
+        return slowed_by(seen, latency, 20)
+
+    assert share(0.1, 0.0) == pytest.approx(0.1, rel=0.05)
+    assert share(0.1, 0.5) == pytest.approx(0.1 / 1.5, rel=0.05)
+    assert share(0.0, 0.5) == share(0.0, 0.0) == share(0.1, 0.0, count=3) == 0.0
+
+
 def test_latency_above_the_largest_size_goes_on_rising() -> None:
     fit = Latency({1: 0.1, 11: 0.2})
     assert fit.predict(21) == pytest.approx(0.3)
@@ -271,3 +300,16 @@ def test_best_lanes_is_where_more_lanes_stop_helping() -> None:
     before, chosen, more = plan([lanes - 1, lanes, 128], work, latency, actions_per_chunk=1)
     assert before.chunks_per_s < 0.95 * more.chunks_per_s <= chosen.chunks_per_s
     assert best_lanes(work, latency, max_lanes=1) == 1
+
+
+def test_lanes_that_render_beside_the_policy_are_reckoned_with() -> None:
+    alone = ChunkWork(cores=64, execute_s=0.16)
+    beside = ChunkWork(cores=64, execute_s=0.16, slowed=0.2)
+    for less, more in zip(
+        plan([4, 16, 64], beside, latency, actions_per_chunk=1),
+        plan([4, 16, 64], alone, latency, actions_per_chunk=1),
+        strict=True,
+    ):
+        assert less.chunks_per_s < 0.95 * more.chunks_per_s
+    # Where all go in one batch nobody renders meanwhile.
+    assert cycle_s(8, 8, beside, latency) == cycle_s(8, 8, alone, latency)

@@ -645,3 +645,45 @@ def test_a_slot_waits_for_those_that_come_back_with_the_first() -> None:
         made.ready(lane, "q", now + 0.021, 0.021)
     batch = batch_at(made, now + 0.021)
     assert batch.lanes == (0, 1, 2, 3), "those that are inferred meanwhile are not awaited"
+
+
+def on_one_gpu(made: Scheduler, *, slowed: float, lanes: int, batches: int) -> list[int]:
+    """The sizes of the batches of lanes that make an inference longer by a share each where they
+    execute when it begins: a run in virtual time."""
+    events: list[tuple[float, int, BatchPlan | int, float]] = []
+    order, now, sizes, busy = count(), 0.0, list[int](), 0
+    for lane in range(lanes):
+        made.ready(lane, "q", now, None)
+    while len(sizes) < batches:
+        while (batch := made.next_batch(now)) is not None:
+            sizes.append(len(batch.lanes))
+            took_s = (0.05 + 0.001 * len(batch.lanes)) * (1.0 + slowed * busy)
+            heappush(events, (now + took_s, next(order), batch, took_s))
+        wake = made.wake_at(now)
+        if wake is not None and (not events or wake < events[0][0]):
+            now = wake
+            continue
+        now, _, done, took_s = heappop(events)
+        if isinstance(done, int):
+            busy -= 1
+            made.ready(done, "q", now, took_s)
+            continue
+        made.inferred(len(done.lanes), took_s, now)
+        made.executing(done.lanes, "kind", now)
+        for lane in done.lanes:
+            busy += 1
+            execute_s = 0.1 + 0.02 * ((7 * lane + len(sizes)) % 5)
+            heappush(events, (now + execute_s, next(order), lane, execute_s))
+    return sizes
+
+
+@pytest.mark.parametrize("concurrency", [1, 2])
+def test_lanes_that_render_on_the_policys_gpu_are_waited_for(concurrency: int) -> None:
+    made = Scheduler(SchedulerConfig(cores=64, concurrency=concurrency))
+    made.seed_latency({size: 0.05 + 0.001 * size for size in (1, 2, 4, 6)})
+    sizes = on_one_gpu(made, slowed=1.2, lanes=6, batches=200)
+    assert min(sizes[-20:]) == 6
+    made = Scheduler(SchedulerConfig(cores=64, concurrency=concurrency))
+    made.seed_latency({size: 0.05 + 0.001 * size for size in (1, 2, 4, 6)})
+    sizes = on_one_gpu(made, slowed=0.0, lanes=6, batches=200)
+    assert max(sizes[-20:]) < 6 or concurrency == 1

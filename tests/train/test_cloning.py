@@ -206,7 +206,7 @@ def test_no_folder_is_left_where_the_data_cannot_be_read(tmp_path: Path) -> None
     ("changes", "said"),
     [
         ({"algo": "bc"}, "name them with --data"),
-        ({"algo": "bc", "data": ("x",), "mode": "async"}, "bc collects nothing"),
+        ({"algo": "bc", "data": ("x",), "mode": "async"}, "bc learns from recordings"),
         ({"data": ("x",), "residual": True}, "leave out --data, or --residual"),
         ({"bc_weight": -1.0}, "at least 0"),
     ],

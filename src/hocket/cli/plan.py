@@ -41,6 +41,9 @@ class Plan:
     delay: Annotated[int, arg(metavar="D")] = 0
     """Control steps that the world goes on while the policy thinks (hocket eval --delay): lanes
     execute that many of the K actions meanwhile."""
+    slowed: Annotated[float, arg(metavar="SHARE")] = 0.0
+    """Share by which each lane that executes makes an inference longer, where lanes render on the
+    policy's GPU."""
     concurrency: Annotated[int, arg(metavar="K")] = 1
     """Batches that the policy infers at once: replicas, or a pool of servers."""
     max_batch: Annotated[int, arg(metavar="B")] = 64
@@ -70,6 +73,7 @@ def run(arguments: Sequence[str]) -> int:
         concurrency=flags.concurrency,
         max_batch=flags.max_batch,
         overlap=flags.delay / actions,
+        slowed=flags.slowed,
     )
     latency = Latency(flags.latency)
     rows = plan(flags.lanes, work, latency, actions_per_chunk=actions)
@@ -97,6 +101,8 @@ def _refuse_nonsense(flags: Plan) -> None:
         value = getattr(flags, name)
         if value is not None and value <= 0:
             raise UsageError(f"--{name.replace('_', '-')} is {value:g}; it must be above 0.")
+    if flags.slowed < 0:
+        raise UsageError(f"--slowed is {flags.slowed:g}; it cannot be below 0.")
     if not 0 <= flags.delay <= (flags.actions or 16):
         raise UsageError(
             f"--delay is {flags.delay}; it must lie between 0 and --actions, those of a chunk."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,8 +44,8 @@ class Latency:
         self._sizes: list[int] = []
         self._seconds: list[float] = []
         self._stale = False
-        self.timed: set[int] = set()
-        """Sizes that were measured under control."""
+        self.timed: dict[int, float] = {}
+        """Seconds of sizes that were measured under control."""
         for size, seconds in (points or {}).items():
             self.seed(size, seconds)
 
@@ -74,7 +74,7 @@ class Latency:
     def seed(self, size: int, seconds: float) -> None:
         """A measurement under control, as at warm-up: believed as it is."""
         self._add(size, seconds / self._scale)
-        self.timed.add(size)
+        self.timed[size] = seconds
 
     def _add(self, size: int, shape: float) -> None:
         if size not in self._measured:
@@ -96,6 +96,11 @@ class Latency:
             return 0.0
         return self._scale * interpolate(size, self._sizes, self._seconds)
 
+    def at_first(self, size: int) -> float:
+        """Seconds of `size` under control, before any lane executed."""
+        sizes = sorted(self.timed)
+        return interpolate(size, sizes, [self.timed[known] for known in sizes])
+
     def curve(self, largest: int) -> NDArray[np.float64]:
         """Seconds of every size from 0 (which takes none) to `largest`."""
         most = self.predict(largest)
@@ -114,6 +119,32 @@ class Latency:
         self._seconds = monotone(
             [median.value or 0.0 for median in medians], [len(median) for median in medians]
         )
+
+
+OFF, CHANGED, ADDED = 0.05, 0.1, 3.0
+"""By how much an inference is off for other reasons, a policy has changed, and all lanes together
+may add: standard deviations, as shares of an inference."""
+LEAST, CLEAR, FEWEST = 0.1, 0.5, 4
+"""All lanes must add this share, and leave unexplained at most this part of what so many inferences
+are off, or they are taken to add nothing."""
+
+
+def slowed_by(
+    inferred: Sequence[tuple[int, int, float]], at_first: Callable[[int], float], lanes: int
+) -> float:
+    """The share by which each of `lanes` lanes that executes makes an inference longer, as where
+    they render on the policy's GPU; what is common to all inferences is no lane's doing.
+    `inferred` has rows, lanes that executed, and seconds; `at_first` is what rows take alone."""
+    size, beside, took = np.array(inferred).T
+    off = took / [max(1e-9, at_first(int(rows))) for rows in size] - 1.0
+    doubt = np.array([OFF / CHANGED, OFF / ADDED]) ** 2
+    columns = np.stack([np.ones(len(off)), beside / lanes])
+    gram, with_off = columns @ columns.T + np.diag(doubt), columns @ off
+    common, slope = found = np.linalg.solve(gram, with_off)
+    # How improbable what is left is, where lanes add that much, and where they add nothing.
+    left, left_alone = off @ off - with_off @ found, off @ off - with_off[0] ** 2 / gram[0, 0]
+    is_clear = len(off) >= FEWEST and left < CLEAR * left_alone and slope > LEAST
+    return float(slope / (1.0 + common)) / lanes if is_clear and common > -0.5 else 0.0
 
 
 def monotone(values: Sequence[float], weights: Sequence[float]) -> list[float]:

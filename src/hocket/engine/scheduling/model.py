@@ -56,6 +56,9 @@ class ChunkWork:
     max_batch: int = 64
     overlap: float = 0.0
     """The share of a chunk that lanes execute while the policy works on the next one, 0 to 1."""
+    slowed: float = 0.0
+    """The share by which each lane that executes makes an inference longer: where it renders on the
+    policy's GPU."""
 
     def executing_s(self, lanes: float) -> float:
         """Seconds to execute a chunk while `lanes` of them execute."""
@@ -75,6 +78,10 @@ def cycle_s(
     cohorts, or in batches whose lanes change."""
     cohorts = ceil(lanes / batch) if is_whole else lanes / batch
     infer_s = latency(min(batch, lanes))
+    if work.slowed and cohorts > 1:
+        # Of the other cohorts' lanes those execute that do not wait for the policy.
+        busy = min(1.0, work.executing_s(lanes) * work.concurrency / max(1e-9, cohorts * infer_s))
+        infer_s *= 1.0 + work.slowed * busy * (lanes - batch)
     if cohorts <= 1:
         return max(work.turn_s(lanes, infer_s), infer_s / work.concurrency)
     return max(
@@ -122,9 +129,10 @@ def size_to_time(timed: Mapping[int, float], declared: Sequence[int] = ()) -> in
     no further size may change a decision. `timed`: seconds by rows.
 
     Those that a policy pads to come first, and are all where it says so. Otherwise stairs and knees
-    are looked for: between two sizes a and b the latency may stay low up to b - 1 rows. Next to a
-    power of two one row more tells whether a stair begins. Elsewhere a gap that goes on as one
-    beside it does, which is as wide at least, holds none, and any other is halved.
+    are looked for: between two sizes a and b the latency may stay low up to b - 1 rows. Where that
+    would be the most rows a second of all it is tried first: a policy is asked for little else.
+    Next to a power of two one row more tells whether a stair begins. Elsewhere a gap that goes on
+    as one beside it does, which is as wide at least, holds none, and any other is halved.
     """
     sizes = sorted(timed)
     if declared:
@@ -132,7 +140,8 @@ def size_to_time(timed: Mapping[int, float], declared: Sequence[int] = ()) -> in
     gaps = list(pairwise(sizes))
     slopes = [(timed[b] - timed[a]) / (b - a) for a, b in gaps]
     least = max(0.0, min(slopes, default=0.0))
-    most, found = WORTH_TIMING, None
+    best_rate = max(size / max(1e-9, timed[size]) for size in sizes)
+    most, found = (0.0, WORTH_TIMING), None
     for index, ((a, b), slope) in enumerate(zip(gaps, slopes, strict=True)):
         beside = [
             slopes[i]
@@ -144,8 +153,10 @@ def size_to_time(timed: Mapping[int, float], declared: Sequence[int] = ()) -> in
             continue
         lowest_s = timed[a] + (0.0 if is_untried else least * (b - 1 - a))
         gain = (timed[a] + slope * (b - 1 - a)) / max(1e-9, lowest_s) - 1.0
-        if gain > most:
-            most, found = gain, a + 1 if is_untried else (a + b) // 2
+        faster = (b - 1) / max(1e-9, lowest_s) / best_rate - 1.0
+        worth = faster if faster > WORTH_TIMING else 0.0, gain
+        if gain > WORTH_TIMING and worth > most:
+            most, found = worth, a + 1 if is_untried else (a + b) // 2
     return found
 
 
@@ -202,7 +213,8 @@ def _plan_row(lanes: int, work: ChunkWork, latency: LatencyOf, actions: float) -
     executing, rate = float(lanes), 0.0
     for _ in range(ROUNDS):
         execute_s = max(1e-9, work.executing_s(executing))
-        value = Value(own, max(1e-9, (1.0 - work.overlap) * execute_s), infer_s, sizes)
+        alone_s = max(1e-9, (1.0 - work.overlap) * execute_s)
+        value = Value(own, alone_s, infer_s, sizes, work.slowed, executing * (1.0 - own / lanes))
         rate = sqrt(in_step * lanes * min(value.rate / own, 1.0 / execute_s))
         before, executing = executing, min(lanes, rate * execute_s)
         if work.executing_s(executing) > 0.99 * work.executing_s(before):

@@ -10,7 +10,8 @@ that come straight back are gathered.
 Of several queues the one goes first whose rows have waited most for each second of their batch. Of
 several slots each counts on its share of the lanes, whatever their queues. Rows of one simulator
 share a step. Where being out of step costs them more than it saves (see `lockstep.py`),
-they stay together: a batch leaves when all are ready or overdue.
+they stay together: a batch leaves when all are ready or overdue. By how much lanes that execute
+slow inferences down is learnt; where one slot then gives more than several, one is used.
 
 A lane whose env is reset for its next trial is awaited as if it executed a chunk, but for rows of
 one simulator, which do not wait for each other's resets. A lane in its first reset, in build or
@@ -20,16 +21,17 @@ replacement is awaited by nobody, nor is one of which nothing is known (a server
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from math import ceil, inf
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
 
-from hocket.engine.scheduling.estimates import Latency
+from hocket.engine.scheduling.estimates import Latency, slowed_by
 from hocket.engine.scheduling.lockstep import Lockstep
 from hocket.engine.scheduling.value import Coming, Value, arrivals
 from hocket.workers.median import RunningMedian
@@ -56,6 +58,9 @@ GUESSED = 3.0
 """Before the first chunk has ended, chunks are taken to last this many times as long as the
 largest batch. Without it all lanes, which begin together, wait for the largest batch, and runs of a
 few chunks lose up to 10 %; with 1.0 up to 2 %."""
+EXECUTING = attrgetter("executing")
+SHARED_WINDOW = 48
+"""Inferences by which it is learnt what lanes add that execute."""
 SHORTEST_S = 1e-5
 """The shortest wait: a clock has passed it."""
 
@@ -141,7 +146,17 @@ class Scheduler:
         """The queue of each lane that left while a chunk of it was under way, and since when."""
         self._kinds: dict[Hashable, RunningMedian] = defaultdict(lambda: RunningMedian(KIND_WINDOW))
         self.latency = Latency()
-        """How long batches should take."""
+        """How long batches should take while no lane executes."""
+        self._slowed = 0.0
+        """The share by which each lane that executes makes an inference longer."""
+        self._inferred: deque[tuple[int, int, float]] = deque(maxlen=SHARED_WINDOW)
+        """Rows of the last inferences, the lanes that executed then, and seconds."""
+        self._settled_at = -inf
+        """When the last lane was first counted, whose first reset may have slowed others down."""
+        self._beside: list[tuple[float, int]] = []
+        """When each batch left that is being inferred, and how many lanes executed then."""
+        self._slots = config.concurrency
+        """How many inferences run at once: one, where several would slow each other's lanes."""
         self._lockstep = Lockstep(config.max_batch)
         self._has_trials = False
         """Lanes are given trials here: they are not a server's connections."""
@@ -178,6 +193,7 @@ class Scheduler:
             home.members -= home is not own
             own.members += 1
             self._home[lane] = own
+            self._settled_at = now
         own.ready[lane] = now
 
     def begins(self, lane: int, now: float) -> None:
@@ -220,7 +236,7 @@ class Scheduler:
 
     def next_batch(self, now: float) -> BatchPlan | None:
         """Take a batch out of its queue, and a policy slot; None if nothing should leave now."""
-        if self.in_flight >= self._config.concurrency:
+        if self.in_flight >= self._slots:
             return None
         # No queue starves, and a few rows that were left over do not hold up a full batch: that was
         # a sixth of two signatures' throughput where a knee is below half of the lanes.
@@ -241,6 +257,7 @@ class Scheduler:
         for lane in lanes:
             del queue.ready[lane]
         queue.wake_at = -inf
+        self._beside.append((now, sum(map(len, map(EXECUTING, self._queues.values())))))
         self.in_flight += 1
         return BatchPlan(lanes, key)
 
@@ -249,6 +266,7 @@ class Scheduler:
         for lane in lanes:
             del self._queues[queue].ready[lane]
         self._queues[queue].wake_at = -inf
+        self._beside.append((-inf, 0))
         self.in_flight += 1
         return BatchPlan(tuple(lanes), queue)
 
@@ -263,12 +281,22 @@ class Scheduler:
             raise ValueError("No batch is in flight.")
         if self._lockstep.step_s is not None:
             self._lockstep.inferred(seconds - self.latency.about(size))
+        batches, at = self._beside, 0
+        if len(batches) > 1:
+            # Those of several slots come back in any order: this one left about so long ago.
+            at = min(range(len(batches)), key=lambda i: abs(now - seconds - batches[i][0]))
+        left_at, beside = batches.pop(at)
+        if left_at >= self._settled_at:
+            self._inferred.append((size, beside, seconds))
+        seconds /= 1.0 + self._slowed * beside
         self.latency.observe(size, seconds)
         self._slot_is_back()
 
     def given_up(self, now: float, slots: int) -> None:
         """A batch will not come back; from now on `slots` inferences may run at once."""
+        self._beside.pop(0)
         self._config = replace(self._config, concurrency=max(1, slots))
+        self._slots = self._config.concurrency
         self._slot_is_back()
 
     def _slot_is_back(self) -> None:
@@ -295,7 +323,7 @@ class Scheduler:
     def wake_at(self, now: float) -> float | None:
         """When `next_batch` may answer differently though nothing happens; None if never."""
         earliest = inf
-        if self.in_flight < self._config.concurrency:
+        if self.in_flight < self._slots:
             for queue in self._queues.values():
                 if queue.ready and queue.wake_at < earliest:
                     earliest = queue.wake_at
@@ -350,10 +378,20 @@ class Scheduler:
         infer_s = self.latency.curve(top)
         if infer_s[-1] >= BRIEF_S:
             mean_s = max(1e-6, float(np.mean(queue.seconds.values or [GUESSED * infer_s[-1]])))
-            sizes = self.latency.timed
+            sizes = set(self.latency.timed)
             if step_s is not None:
                 sizes = {self._lockstep.target(share, mean_s, self.latency.predict)}
-            queue.value = Value(share, mean_s, infer_s, sizes)
+            if self.latency.timed and self._inferred:
+                self._slowed = slowed_by(self._inferred, self.latency.at_first, len(self._home))
+            self._slots = slots
+            others = (len(self._home) - share) * mean_s / (mean_s + infer_s[-1])
+            queue.value = Value(share, mean_s, infer_s, sizes, self._slowed, others)
+            if self._slowed and slots > 1:
+                top, left = min(lanes, self._config.max_batch), len(self._home) - lanes
+                curve = self.latency.curve(top)
+                whole = Value(lanes, mean_s, curve, sizes, self._slowed, left)
+                if 0.95 * whole.lane_rate > queue.value.lane_rate:
+                    queue.value, self._slots = whole, 1
         elif seconds is not None and seconds < SLICE_S:
             # One cohort more than can be inferred at once is the least that keeps all busy.
             by_row = infer_s[1:] / np.arange(1, top + 1)

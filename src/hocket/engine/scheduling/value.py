@@ -17,6 +17,9 @@ with H the lane-seconds spent at the policy until then. At s = 0 the time counts
 waiting; both are the same but for a potential, as long as lanes come as E says. s = -h(r + 1) /
 (r + 1), what a ready lane is worth, makes the cost blind to when lanes come that come anyway.
 
+Where each lane that executes slows inferences down, L(b) counts those that do when it begins, and
+to wait may pay though no row more is served.
+
 Where there are several slots, N is one slot's share of the lanes, and of those under way as many
 are counted on as it lacks: the others are for the other slots, which may take them first.
 """
@@ -63,15 +66,32 @@ class Coming(NamedTuple):
 class Value:
     """What a queue's states are worth."""
 
-    def __init__(self, lanes: int, execute_s: float, infer_s: Floats, sizes: Iterable[int]) -> None:
+    def __init__(
+        self,
+        lanes: int,
+        execute_s: float,
+        infer_s: Floats,
+        sizes: Iterable[int],
+        slowed: float = 0.0,
+        others: float = 0.0,
+    ) -> None:
         """`infer_s[b]` is the latency of b rows, the last of the largest batch; `sizes` are those
-        worth a look beside it."""
+        worth a look beside it. Each lane that executes when an inference begins makes it
+        longer by the share `slowed`; `others` do that belong to other slots."""
+        self._slowed, self._others = slowed, others
         self._lanes, self._execute_s, self._busy_s = lanes, execute_s, infer_s
         self._sizes = np.unique(np.minimum([*sizes, np.inf], len(infer_s) - 1))
         self._grid = np.unique(np.round(np.linspace(0, lanes, min(lanes, STATES) + 1)))
         self._worth, rates = self._solve()
         self.rate, self.batches, self.busy = map(float, rates)
         """Rows a second, batches a second, and the share of the time in which one is inferred."""
+
+    @property
+    def lane_rate(self) -> float:
+        """Chunks of a lane in a second, where durations are as much alike as most are."""
+        top = len(self._busy_s) - 1
+        alike = 1.0 / (self._execute_s + self._infer_s(np.array(top), 0.0))
+        return float(np.sqrt(self.rate / self._lanes * alike))
 
     def _solve(self) -> tuple[Floats, Floats]:
         """h on the grid, and rho with what goes with it: policy iteration, the last choice being to
@@ -80,7 +100,7 @@ class Value:
         states = len(grid)
         harmonic = np.concatenate([[0.0], np.cumsum(1.0 / np.arange(1, lanes + 1))])[::-1]
         served = np.minimum(grid[:, None], self._sizes)
-        seconds = self._infer_s(served)
+        seconds = self._infer_s(served, lanes - grid[:, None])
         came = (lanes - grid[:, None]) * -np.expm1(-seconds / execute_s)
         after = np.minimum(lanes, grid[:, None] - served + came)
         waits = np.append(np.diff(harmonic[grid.astype(int)]) * -execute_s, np.inf)[:, None]
@@ -112,7 +132,7 @@ class Value:
         return worth, rates
 
     def decide(self, ready: int, coming: Coming) -> tuple[float, int]:
-        """How many seconds to wait, and how many rows to serve then."""
+        """How many seconds to wait, and for how many ready lanes; or how many rows to serve now."""
         lanes, execute_s, top = self._lanes, self._execute_s, len(self._busy_s) - 1
         ready = min(ready, lanes)
         share = min(1.0, (lanes - ready) / max(1.0, coming.lanes[-1]))
@@ -120,11 +140,14 @@ class Value:
         # To serve some of those that are ready, or all, or all with those that come next.
         most = min(ready, top)
         fewer = self._sizes[self._sizes < most]
-        more = np.arange(1, min(int(came[-1] + 1e-6), top - most) + 1)
-        served = np.concatenate([fewer, [most], most + more])
+        # Lanes that come are out of the way, too, where they slow the policy down.
+        room = lanes if self._slowed else top - most
+        more = np.arange(1, min(int(came[-1] + 1e-6), room) + 1)
+        awaited = np.concatenate([fewer, [most], most + more])
+        served = np.minimum(awaited, top)
         later = np.interp(more - 1 + COUNTED, came, coming.at)
         wait = np.concatenate([np.zeros(len(fewer) + 1), later])
-        until = wait + self._infer_s(served)
+        until = wait + self._infer_s(served, came[-1] - np.interp(wait, coming.at, came))
         by_then = np.maximum(np.interp(until, coming.at, came), served - ready)
         left = ready - served + by_then
         holding = (ready + by_then) * until - np.interp(until, coming.at, seconds)
@@ -133,10 +156,12 @@ class Value:
         cost = (1.0 - slope) * (self.rate * until - served) + self._worth_of(left) + slope * left
         cost += slope * (holding / execute_s - (lanes / execute_s - self.rate) * until)
         best = int(cost.argmin())
-        return float(wait[best]), int(served[best])
+        return float(wait[best]), int(awaited[best])
 
-    def _infer_s(self, rows: Floats) -> Floats:
-        return np.interp(rows, np.arange(len(self._busy_s)), self._busy_s)
+    def _infer_s(self, rows: Floats, executing: Any) -> Any:
+        """Seconds to infer so many rows where so many lanes execute."""
+        alone_s = np.interp(rows, np.arange(len(self._busy_s)), self._busy_s)
+        return alone_s * (1.0 + self._slowed * (executing + self._others))
 
     def _worth_of(self, ready: Any) -> Any:
         return np.interp(ready, self._grid, self._worth)
