@@ -42,7 +42,8 @@ from hocket.records.ledger.ledger import Ledger
 from hocket.records.ledger.view import LedgerView
 from hocket.records.step_rows import StepRows, load_steps
 from hocket.results.exactness import Claim
-from hocket.results.report import Report, Throughput
+from hocket.results.report import Report
+from hocket.results.throughput import Throughput
 from hocket.workers.sinks.states import StatesSink
 from hocket.workers.sinks.steps import StepsSink
 

@@ -21,8 +21,9 @@ from hocket.core.data import Episode, Outcome, Trial
 from hocket.errors import RunFolderError
 from hocket.results import stats
 from hocket.results.exactness import Claim
-from hocket.results.report import Report, Throughput
+from hocket.results.report import Report
 from hocket.results.scores import Score
+from hocket.results.throughput import Throughput
 
 SPEED = Throughput(
     env_steps=1000, chunks=80, batches=10, policy_busy=0.4, cores_busy=0.9, wall_s=2.0

@@ -23,7 +23,8 @@ from hocket.results.arms import Arm, ArmTable, motion_of
 from hocket.results.comparing.compare import compare_runs
 from hocket.results.comparing.side import Side
 from hocket.results.exactness import Claim
-from hocket.results.report import Report, Throughput
+from hocket.results.report import Report
+from hocket.results.throughput import Throughput
 from hocket.runs.evaluation import arms_of
 
 TOY = ["--env", "toy:count", "--policy", "support.delayed:Waves", "--lanes", "1"]

@@ -18,7 +18,8 @@ from hocket.errors import RunFolderError
 from hocket.records import formats
 from hocket.results.exactness import Claim
 from hocket.results.recorded import RecordedRun
-from hocket.results.report import Report, Throughput
+from hocket.results.report import Report
+from hocket.results.throughput import Throughput
 from hocket.system.json_file import read_json, write_json
 
 FILE_NAME = "card.json"

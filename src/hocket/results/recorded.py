@@ -22,7 +22,8 @@ from hocket.records.step_rows import KeptStates
 from hocket.records.video.selection import VideoSelection
 from hocket.results.comparing.sequential import KEY, Decision
 from hocket.results.exactness import kept_claim
-from hocket.results.report import FILE_NAME, Report, Throughput
+from hocket.results.report import FILE_NAME, Report
+from hocket.results.throughput import Throughput
 from hocket.results.timing import RunTiming, load_timing
 from hocket.system.durable import TEMPORARY
 from hocket.workers.sinks.video import is_rendered_later

@@ -15,7 +15,8 @@ from hocket.records.ledger.schema import has_episodes
 from hocket.results.page.report_page import FILE_NAME as PAGE
 from hocket.results.page.report_page import write_report_page
 from hocket.results.recorded import open_recorded
-from hocket.results.report import FILE_NAME, Report, Throughput, read_report
+from hocket.results.report import FILE_NAME, Report, read_report
+from hocket.results.throughput import Throughput
 
 
 def clear_unbegun(folder: Path) -> None:

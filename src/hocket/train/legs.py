@@ -1,11 +1,16 @@
-"""What training depends on, at each start of a run: one that goes on is held to its folder."""
+"""Each start of a training run: what it depends on, to which one that goes on is held, and who
+follows it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hocket import rooms
+from hocket.core import plugins
+from hocket.core.contracts.recorder import Followed, Reader
 from hocket.records import program
 from hocket.records.digests import FileDigests
 from hocket.records.program import Known, changes, unlike
@@ -42,3 +47,23 @@ def note_edits(run: Path, config: TrainConfig, leg: Known) -> Sequence[str]:
         about["changed"] = [*about.get("changed", ()), *found]
         save_run(run, config.to_plain(), about=about)
     return found
+
+
+def readers_of(
+    run: Path,
+    config: TrainConfig,
+    state: Mapping[str, Any] | None,
+    readers: Callable[[Followed], Sequence[Reader]],
+    stack: contextlib.ExitStack,
+) -> list[Reader]:
+    """The readers of a run, TensorBoard's among them where it can be told; `stack` closes them."""
+    resumed_at = None if state is None else state["env_steps"]
+    about = Followed(folder=run, config=config.to_plain(), resumed_at=resumed_at)
+    made: list[Reader] = []
+    given = readers(about)
+    if rooms.is_here("telemetry"):
+        given = (plugins.load("readers", "tensorboard")("", about), *given)
+    for reader in given:
+        stack.callback(reader.close)
+        made.append(reader)
+    return made

@@ -14,9 +14,7 @@ from typing import Any, TextIO
 import numpy as np
 import torch
 
-from hocket import rooms
 from hocket.adapters.policies.simple import ZeroPolicy
-from hocket.core import plugins
 from hocket.core.contracts.policy import Policy
 from hocket.core.contracts.recorder import Followed, Reader
 from hocket.core.data import Array
@@ -53,7 +51,7 @@ from hocket.train.data.store import DATA, Recorded, Wanted
 from hocket.train.learner import checkpoint
 from hocket.train.learner.process import InProcess, LearnerLink, Remote
 from hocket.train.learner.weights import PackedWeights
-from hocket.train.legs import depends_on, hold, note_edits, save_leg
+from hocket.train.legs import depends_on, hold, note_edits, readers_of, save_leg
 from hocket.train.log import Display, Log, Reading
 from hocket.train.networks.actor import FARTHEST
 from hocket.train.networks.building import (
@@ -147,7 +145,7 @@ def train(
         ranks.count(0)  # what the first rank wrote is there for all
         following: list[Reader] = []
         if ranks.is_first:
-            following = _following(run, found.config, state, readers, stack)
+            following = readers_of(run, found.config, state, readers, stack)
         log = Log(run if ranks.is_first else None, state, following)
         stack.callback(log.close)
         fleet = stack.enter_context(fleet_of(found.config, found.assembly, found.policy.spec))
@@ -184,26 +182,6 @@ def train(
         for text in note_edits(run, asked, leg) if ranks.is_first else ():
             display.announce(f"Edited while the run went on: {text}.")
         return trained
-
-
-def _following(
-    run: Path,
-    config: TrainConfig,
-    state: Mapping[str, Any] | None,
-    readers: Callable[[Followed], Sequence[Reader]],
-    stack: contextlib.ExitStack,
-) -> list[Reader]:
-    """The readers of a run, TensorBoard's among them where it can be told; `stack` closes them."""
-    resumed_at = None if state is None else state["env_steps"]
-    about = Followed(folder=run, config=config.to_plain(), resumed_at=resumed_at)
-    made: list[Reader] = []
-    given = readers(about)
-    if rooms.is_here("telemetry"):
-        given = (plugins.load("readers", "tensorboard")("", about), *given)
-    for reader in given:
-        stack.callback(reader.close)
-        made.append(reader)
-    return made
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -16,7 +16,8 @@ from hocket.errors import RunFolderError
 from hocket.results.exactness import Claim
 from hocket.results.page.report_page import write_bundle, write_report_page
 from hocket.results.recorded import open_recorded
-from hocket.results.report import Report, Throughput
+from hocket.results.report import Report
+from hocket.results.throughput import Throughput
 from support.recorded_runs import ERROR, FAILURE, FINISHED, SUCCESS, episode_of, plan, record_run
 
 VOID = {"meta", "input", "br", "link"}

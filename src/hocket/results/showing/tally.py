@@ -30,8 +30,8 @@ from hocket.core.events import (
     WorkerChanged,
 )
 from hocket.results import stats
-from hocket.results.report import Throughput
 from hocket.results.scores import VALUES, rate_of_trials
+from hocket.results.throughput import Throughput
 from hocket.system import machine
 
 _NO_PART = -1.0

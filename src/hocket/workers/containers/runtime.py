@@ -92,8 +92,7 @@ class ContainerRuntime:
                 f"--runtime.dockerfile PATH, and not both."
             )
         self.isolates = self._config.isolate
-        # Guards that one thread asks for command and image, and the others wait for the answer.
-        self._asking = threading.Lock()
+        self._asking = threading.Lock()  # one thread asks for command and image, others wait
         self._ready: tuple[Command, str] | None = None
         self._containers: list[Container] = []
         self._next = 0
