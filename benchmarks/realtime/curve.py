@@ -24,7 +24,8 @@ from hocket.results.comparing.compare import compare_runs
 from hocket.results.comparing.side import Side
 from hocket.results.report import Report
 from hocket.results.showing.progress import ProgressDisplay
-from hocket.runs.evaluation import arms_of, run_jobs
+from hocket.runs.arms import arms_of
+from hocket.runs.evaluation import run_jobs
 from hocket.train.algorithms.cloning import cloning_loss
 from hocket.train.data.windows import Window
 from hocket.train.learner import checkpoint

@@ -19,7 +19,8 @@ from hocket.records.ledger.view import LedgerView
 from hocket.records.run_file import load_about
 from hocket.results.showing.progress import ProgressDisplay
 from hocket.results.timing import load_timing
-from hocket.runs.evaluation import Jobs, run_jobs
+from hocket.runs.arms import Jobs
+from hocket.runs.evaluation import run_jobs
 from hocket.runs.run import Run
 from hocket.runs.sites import MachinesConfig, SiteConfig
 from support.sites import ThreadSites, assert_same, attempts, machines, run_here, run_on, toys

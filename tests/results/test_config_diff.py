@@ -2,7 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hocket.core.data import Trial
-from hocket.results.comparing.side import subject_differences, trial_differences
+from hocket.results.comparing.config_diff import subject_differences, trial_differences
 from support.recorded_runs import plan
 
 SEEDS = st.sets(st.integers(0, 30), min_size=1)

@@ -25,7 +25,7 @@ from hocket.results.comparing.side import Side
 from hocket.results.exactness import Claim
 from hocket.results.report import Report
 from hocket.results.throughput import Throughput
-from hocket.runs.evaluation import arms_of
+from hocket.runs.arms import arms_of
 
 TOY = ["--env", "toy:count", "--policy", "support.delayed:Waves", "--lanes", "1"]
 

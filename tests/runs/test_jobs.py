@@ -10,7 +10,8 @@ import hocket
 from hocket.core.events import WorkerChanged
 from hocket.errors import ConfigError
 from hocket.results.arms import ArmTable
-from hocket.runs.evaluation import load_jobs, run_jobs
+from hocket.runs.arms import load_jobs
+from hocket.runs.evaluation import run_jobs
 from support.heard import Heard
 
 SHARED = {"env": "toy:count", "policy": "scripted", "episodes": 4, "lanes": 2, "video": "none"}

@@ -86,7 +86,7 @@ def test_lanes_are_bounded_by_trials_and_by_what_may_be_open(monkeypatch: pytest
     assert counted(80).lanes <= 64
     assert counted(8).lanes == 8
     assert "as many as 8 trials bear" in counted(8).why
-    monkeypatch.setattr(limits, "most", lambda: 5)
+    monkeypatch.setattr(limits, "most_workers", lambda: 5)
     assert counted(4000).lanes == 5
     assert "the limit of open files" in counted(4000).why
 

@@ -24,9 +24,9 @@ from hocket.results.card import Card
 from hocket.results.card_text import markdown
 from hocket.results.report import Report
 from hocket.results.run_protocol import RunProtocol
+from hocket.runs.arms import load_jobs
 from hocket.runs.checks.card import write_card
 from hocket.runs.config import EvalConfig
-from hocket.runs.evaluation import load_jobs
 from hocket.runs.protocols import load_protocol, with_protocol
 from hocket.runs.readers import AboutReader
 from hocket.runs.run import Run

@@ -15,9 +15,10 @@ from hocket.records.ledger.view import LedgerView
 from hocket.records.parquet import find_rows
 from hocket.records.video.rerender import VideoWorkers
 from hocket.results.report import Report
+from hocket.runs.arms import Jobs
 from hocket.runs.assembly import Assembly
 from hocket.runs.config import EvalConfig
-from hocket.runs.evaluation import Jobs, run_jobs
+from hocket.runs.evaluation import run_jobs
 from hocket.runs.run import Run
 from hocket.runs.video import RenderConfig, plan_render, sinks_of
 from hocket.system.durable import temporary

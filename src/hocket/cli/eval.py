@@ -30,8 +30,8 @@ from hocket.cli.watch import shown
 from hocket.core.contracts.recorder import Followed
 from hocket.core.plugins import share_settings
 from hocket.errors import UsageError
+from hocket.runs.arms import Jobs, arms_of, folder_of, load_jobs
 from hocket.runs.config import EvalConfig
-from hocket.runs.evaluation import Jobs, arms_of, folder_of, load_jobs
 from hocket.system import machine
 from hocket.system.waits import awaiting
 

@@ -16,6 +16,11 @@ import numpy as np
 from hocket.core.data import Array, Outcome, Trial
 from hocket.errors import UsageError
 from hocket.records.ledger.episodes import OUTCOMES, Trials, common_rows
+from hocket.results.comparing.config_diff import (
+    setting_differences,
+    trial_differences,
+    version_differences,
+)
 from hocket.results.comparing.paired import (
     CLAIMS,
     Comparison,
@@ -26,13 +31,7 @@ from hocket.results.comparing.paired import (
     compare,
 )
 from hocket.results.comparing.sequential import Decision
-from hocket.results.comparing.side import (
-    Side,
-    decide,
-    setting_differences,
-    trial_differences,
-    version_differences,
-)
+from hocket.results.comparing.side import Side, decide
 from hocket.results.scores import bounds
 from hocket.results.tables import UNDEFINED, ResultTable, TableRow, number, percent, signed
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from hocket.core.data import Outcome, Trial
 from hocket.results.card import LETTERS
 from hocket.results.comparing.compare import RunComparison, bounds_text
+from hocket.results.comparing.config_diff import subject_differences
 from hocket.results.comparing.paired import CLAIMS, Difference
-from hocket.results.comparing.side import Side, subject_differences
+from hocket.results.comparing.side import Side
 from hocket.results.page import widgets
 from hocket.results.page.document import document, file_link
 from hocket.results.page.episodes import PENDING, plan_json

@@ -29,8 +29,9 @@ from hocket.errors import HocketError, UsageError
 from hocket.results.card import GROUPS, RERUN, Card, part_of, settings_of
 from hocket.results.card_text import check_command
 from hocket.results.comparing.compare import RunComparison, compare_runs
+from hocket.results.comparing.config_diff import setting_differences, subject_differences
 from hocket.results.comparing.gap import Gap
-from hocket.results.comparing.side import Side, setting_differences, subject_differences
+from hocket.results.comparing.side import Side
 from hocket.results.report import Report
 from hocket.results.stats import LEVEL, Interval, Rate
 from hocket.results.tables import percent

@@ -16,7 +16,7 @@ from hocket.core import plugins
 from hocket.core.specs import TaskInfo
 from hocket.errors import ConfigError, UnknownNameError
 from hocket.records.run_file import load_run
-from hocket.results.comparing.side import differs, setting_differences
+from hocket.results.comparing.config_diff import differs, setting_differences
 from hocket.results.run_protocol import WORDS, RunProtocol
 from hocket.runs.config import EvalConfig
 from hocket.system.text import did_you_mean
