@@ -15,4 +15,5 @@ hocket train --env two_goals:TwoGoals --policy torch:two_goals:TinyVLA \
 hocket export "$out/corrected/corrections/0" --to lerobot --out "$out/dataset" --fps 10 --no-images
 
 hocket eval --env two_goals:TwoGoals --policy "$out/corrected/best" \
+    --out "$out/evaluated" \
     --policy.network torch:two_goals:TinyVLA --episodes 50 --seed 1000 --lanes 1

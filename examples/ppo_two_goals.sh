@@ -15,4 +15,5 @@ hocket train --env two_goals:TwoGoals --policy "$out/cloned/best" \
     --steps 4000 --eval-every 2000 --eval-episodes 40 --out "$out/improved"
 
 hocket eval --env two_goals:TwoGoals --policy "$out/improved/best" \
+    --out "$out/evaluated" \
     --policy.network torch:two_goals:TinyVLA --episodes 50 --seed 1000

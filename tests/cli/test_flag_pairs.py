@@ -37,6 +37,7 @@ from support.flag_samples import (
     EVAL_BASE,
     EVAL_FILES,
     NOT_CLONING,
+    OF_OTHERS,
     SITES,
     TRAIN,
     TRAIN_BASE,
@@ -101,6 +102,7 @@ VERBS = {
         "resume",
         frozenset({*TRAIN_KNOBS, *flags_of(Train), *SITE_FLAGS} - {"site"}),
         TrainConfig,
+        idle=frozenset(OF_OTHERS),
     ),
 }
 BASES = {
@@ -205,7 +207,7 @@ def test_a_flag_of_training_that_nothing_would_read_is_refused(words: list[str],
         (["--bc-weight", "1"], "--bc-weight belongs to --data with --algo ppo or grpo"),
         (["--epochs", "2"], "--epochs belongs to --algo ppo or grpo"),
         (["--target-kl", "0.1"], "--target-kl belongs to --algo ppo or grpo"),
-        (["--batch", "8"], "--batch belongs to --algo ppo or grpo"),
+        (["--batch", "8"], "--batch belongs to an algorithm that collects"),
     ],
 )
 def test_a_flag_that_cloning_would_not_read_is_refused(words: list[str], told: str) -> None:

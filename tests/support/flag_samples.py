@@ -122,6 +122,9 @@ NOT_CLONING = {
     *("target_kl", "ratio", "correction", "policy_python"),
 }
 """Flags that cloning refuses: it would not read them."""
+DAGGER: Words = ("--algo", "dagger", "--data", "demos")
+OF_OTHERS = ("expert", "rounds", "takeover", "failures", "replays", "critics")
+"""Flags of algorithms that take neither the rewards nor the epochs that TRAIN_BASE names."""
 TRAIN: Samples = {
     **SITES,
     **FOLLOWED,
@@ -168,6 +171,12 @@ TRAIN: Samples = {
     "group": ("--algo", "grpo", "--group", "2"),
     "pin_version": ("--algo", "grpo", "--group", "2", "--pin-version"),
     "kl_weight": ("--algo", "grpo", "--group", "2", "--kl-weight", "0.1"),
+    "expert": (*DAGGER, "--expert", "scripted"),
+    "rounds": (*DAGGER, "--expert", "scripted", "--rounds", "2"),
+    "takeover": (*DAGGER, "--expert", "scripted", "--takeover", "0.5"),
+    "failures": (*DAGGER, "--expert", "scripted", "--failures", "failed"),
+    "replays": ("--algo", "rlpd", "--replays", "2"),
+    "critics": ("--algo", "rlpd", "--critics", "2"),
     "gamma": ("--gamma", "0.9"),
     "lam": ("--lam", "0.9"),
     "clip_value": ("--clip-value", "0.3"),

@@ -72,7 +72,7 @@ VERBS = {
     ),
     "push": Verb(
         "hocket.cli.export",
-        "Push a run's card, page, films and scores to a repository of the hub.",
+        "Push a run's card, page, films and scores to the hub.",
         "push",
         room="exports",
     ),

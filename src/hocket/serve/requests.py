@@ -155,8 +155,8 @@ class Requests:
         within_ms = left.pop("deadline_ms", math.inf)
         if type(within_ms) not in (int, float) or not within_ms > 0:
             raise ObservationError("'deadline_ms' must be milliseconds, above 0.")
-        wanted = None if self._inputs is None else {*self._inputs, NOISE}
-        found, prompt = read_observation(left, wanted)
+        keys = None if self._inputs is None else {*self._inputs, NOISE}
+        found, prompt = read_observation(left, keys)
         return StockRequest(
             view=self.fit(found, request),
             prompt=prompt,

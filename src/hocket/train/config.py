@@ -324,7 +324,8 @@ class TrainConfig(GRPOConfig, PPOConfig, RLPDConfig, DAggerConfig, Subject):
             raise ConfigError(f"{self.algo} learns from recorded episodes: name them with --data.")
         if self.is_cloning and (self.has_base or self.mode == "async"):
             raise ConfigError(
-                f"{self.algo} learns from recordings: no --residual, --steer or --mode async."
+                f"{self.algo} learns from recordings: leave out --residual, --steer and --mode "
+                f"async."
             )
         if self.algo == "dagger" and not self.expert:
             raise ConfigError("dagger needs somebody who takes over: name a policy with --expert.")

@@ -63,7 +63,7 @@ _FIRST: Mapping[str, Mapping[str, Sequence[str]]] = {
 _OF_MACHINES = ("sites", "site")
 """Flags that say something of the machines of --machines."""
 OF_ALGORITHMS = {
-    "ppo": ("gamma", "lam", "clip_value", "value_weight", "value_only"),
+    "ppo": ("gamma", "lam", "clip_value", "value_weight", "critic_lr", "value_only"),
     "rlpd": ("gamma", "value_only", "replays", "critics"),
     "dagger": ("expert", "rounds", "takeover", "failures"),
     "grpo": ("group", "pin_version", "kl_weight"),

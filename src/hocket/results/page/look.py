@@ -105,7 +105,7 @@ def _of_steps(rows: pa.Table) -> Look:
         at = at[::2]
     values = np.array([states[step][:shown] for step in at], float).reshape(len(at), shown)
     executed = rows.slice(1)
-    actions = np.array(executed["action"].to_pylist(), float).reshape(executed.num_rows, -1)
+    actions = np.array(executed["action"].to_pylist() or [[]], float)  # none, where none is left
     return {
         "prompt": rows["prompt"][0].as_py() or "",
         "chunk": executed["chunk"].to_pylist(),

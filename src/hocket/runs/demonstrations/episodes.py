@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from hocket.core.data import Array, Episode, Ref, Trial
 from hocket.core.plugins import did_you_mean
 from hocket.core.specs import EnvSpec, TaskInfo
-from hocket.errors import HocketError, RunFolderError, UsageError
+from hocket.errors import DamagedSegmentError, HocketError, RunFolderError, UsageError
 from hocket.records.chunks import EXPERT, POLICY
 from hocket.records.folder import RunFolder
 from hocket.records.ledger.view import LedgerView
@@ -97,7 +97,11 @@ class Demonstrations:
         self._shows_again = _shows_again(run)
         self._seen = _recorded_steps(run)
         self._states = KeptStates(run.folder)
-        self._experts = _experts(run)
+        try:
+            self._experts = _experts(run)
+        except DamagedSegmentError:
+            self._experts = {}
+            watcher.note("The table of chunks is damaged: who acted is not known.")
         self._jobs: dict[str, RenderJob] = {}
         """Episodes that are to be observed again, by trial id."""
         self.episodes = [episode for episode in run.episodes if episode.steps > 0]
