@@ -36,3 +36,12 @@ def test_a_report_without_labels_says_nothing_of_them(tmp_path: Path) -> None:
     data = write(run).data
     assert "labels" not in [each["id"] for each in data["sections"]]
     assert data["labels"] == {}
+
+
+def test_failures_are_grouped_by_how_they_ended(tmp_path: Path) -> None:
+    run = record_run(tmp_path / "run", TRIALS, lambda _: FAILURE)
+    (section,) = [each for each in write(run).data["sections"] if each["id"] == "failures"]
+    (table,) = section["body"]
+    assert table["head"] == "how"
+    (row,) = table["rows"]
+    assert (row[0], len(row[1])) == ("at the step limit", len(TRIALS))

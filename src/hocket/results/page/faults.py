@@ -4,7 +4,7 @@ and what people said of failures."""
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +127,16 @@ def _kept(run: RecordedRun, kept: Evidence) -> Widget:
     }
 
 
+def failure_section(run: RecordedRun) -> Widget | None:
+    """Failures by how they ended, the most frequent first; None where there are none."""
+    ways: dict[str, list[Episode]] = {}
+    for episode in run.report.episodes.ended(Outcome.FAILURE):
+        ways.setdefault(_way(episode), []).append(episode)
+    if not ways:
+        return None
+    return widgets.section("failures", "How failures ended", _shares(run, "how", ways))
+
+
 def label_section(run: RecordedRun) -> Widget | None:
     """A line for each label, the most frequent first; None where nobody labelled anything."""
     failures = run.report.episodes.ended(Outcome.FAILURE) if run.labels else []
@@ -137,13 +147,28 @@ def label_section(run: RecordedRun) -> Widget | None:
     labelled = sum(map(len, kinds.values()))
     if not labelled:
         return None
-    rows = []
-    for label, some in sorted(kinds.items(), key=lambda item: (-len(item[1]), item[0])):
-        rate = stats.rate(len(some), labelled)
-        shown = percent(rate.value), interval_text(rate.interval)
-        rows.append((label, [run.trials.row(episode.trial) for episode in some], *shown))
     lead = f"{labelled:,} of {len(failures):,} failures have a label; shares are of these."
     if others := sum(e.trial.id in run.labels for e in run.report.episodes) - labelled:
         lead += f" {others:,} other episodes have one, too."
-    table = {"draw": "labels", "rows": rows}
+    table = _shares(run, "label", kinds)
     return widgets.section("labels", "What went wrong", table, lead=lead)
+
+
+def _way(episode: Episode) -> str:
+    """How a failure ended, and how far it had come where its env told."""
+    if episode.diverged:
+        return "diverged"
+    end = "at the step limit" if episode.truncated else "ended by its env"
+    if episode.progress is None:
+        return end
+    return f"{end}, {episode.progress:.0%} of the way".replace("%", " %")
+
+
+def _shares(run: RecordedRun, head: str, groups: Mapping[str, Sequence[Episode]]) -> Widget:
+    """A line for each group of failures, with its share of all of them and links to some."""
+    total, rows = sum(map(len, groups.values())), []
+    for name, some in sorted(groups.items(), key=lambda item: (-len(item[1]), item[0])):
+        rate = stats.rate(len(some), total)
+        shown = percent(rate.value), interval_text(rate.interval)
+        rows.append((name, [run.trials.row(episode.trial) for episode in some], *shown))
+    return {"draw": "labels", "head": head, "rows": rows}

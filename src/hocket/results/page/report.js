@@ -52,9 +52,9 @@ Object.assign(DRAWN, {
     return drawn({ draw: "intervals", rows, zero: 0, ticks: [-1, -0.5, 0, 0.5, 1].map((part) => [part * reach, signed(part * reach)]) });
   },
 
-  /** How many failures have each label, with links to some. */
-  labels({ rows }) {
-    const heads = ["label", "failures", "share", "95 % interval", "episodes"];
+  /** How many failures are of each kind, or have each label, with links to some. */
+  labels({ head, rows }) {
+    const heads = [head, "failures", "share", "95 % interval", "episodes"];
     return drawn({ draw: "table", heads, right: [1], rows: rows.map(([label, cells, share, bounds]) => {
       const links = cells.slice(0, 8).flatMap((cell) => [{ a: String(grid.seed(cell)), href: `#e${cell}` }, " "]);
       return [label, count(cells.length), share, bounds, [...links, cells.length > 8 ? `and ${count(cells.length - 8)} more` : ""]];

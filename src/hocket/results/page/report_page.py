@@ -13,7 +13,7 @@ from hocket.records.folder import RunFolder
 from hocket.results.page import widgets
 from hocket.results.page.document import BESIDE, as_json, document, file_link
 from hocket.results.page.episodes import CellsOfRun
-from hocket.results.page.faults import fault_section, label_section
+from hocket.results.page.faults import failure_section, fault_section, label_section
 from hocket.results.page.look import Look
 from hocket.results.page.speed import duration, speed_section
 from hocket.results.page.videos import filmed_note, missing_note
@@ -128,6 +128,7 @@ def _data(run: RecordedRun, cells: CellsOfRun) -> dict[str, Any]:
         )
         if cells.films or any(films)
         else None,
+        failure_section(run),
         label_section(run),
         _length_section(run),
         speed_section(run),
