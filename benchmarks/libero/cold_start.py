@@ -2,7 +2,8 @@
 
     python benchmarks/libero/cold_start.py [--vla-eval path/to/site-packages]
 
-One task of libero_spatial, two episodes of twenty steps, two cameras of 256 px, software rendering.
+One task of libero_spatial, two episodes of twenty steps (--episodes, --steps), two 256 px cameras,
+software rendering; --zeros leaves out the ACT and lerobot-eval.
 lerobot-eval and hocket run the same ACT with random weights; vla-eval a policy that answers zeros
 at no cost, and hocket its own such. Each is started cold, in turn, as often as --repeats says, and
 as it comes: lerobot-eval films its episodes, vla-eval speaks to its policy over a socket, and both
@@ -29,23 +30,23 @@ LIBERO = str(ROOT / "venvs" / "libero" / "bin" / "python")
 LEROBOT = str(ROOT / "venvs" / "lerobot" / "bin" / "python")
 PEERS = str(Path(__file__).with_name("cold_peers.py"))
 TASK = "libero:pick_up_the_black_bowl_between_the_plate_and_the_ramekin_and_place_it_on_the_plate"
-EPISODES, STEPS = "2", "20"
 
 
-def commands(folder: Path, act: str, site: str) -> dict[str, list[str]]:
+def commands(folder: Path, act: str, options: argparse.Namespace) -> dict[str, list[str]]:
     """What is typed, by name."""
+    site, episodes, steps = options.vla_eval, str(options.episodes), str(options.steps)
     ours = [sys.executable, "-m", "hocket", "eval", "--env", TASK, "--env-python", LIBERO]
-    ours += ["--env.size", "256", "--episodes", EPISODES, "--max-steps", STEPS, "--lanes", "2"]
+    ours += ["--env.size", "256", "--episodes", episodes, "--max-steps", steps, "--lanes", "2"]
     ours += ["--video", "none", "--out"]
     learned = ["--policy", f"lerobot:{act}", "--policy-python", LEROBOT]
     found = {
         "hocket, ACT": [*ours, str(folder / "a"), *learned],
-        "lerobot-eval, ACT": [LEROBOT, PEERS, "lerobot", act, EPISODES, STEPS, str(folder)],
+        "lerobot-eval, ACT": [LEROBOT, PEERS, "lerobot", act, episodes, steps, str(folder)],
         "hocket, zeros": [*ours, str(folder / "b"), "--policy", "zero"],
     }
     if site:
-        found["vla-eval, zeros"] = [LEROBOT, PEERS, "vla-eval", site, EPISODES, STEPS, str(folder)]
-    return found
+        found["vla-eval, zeros"] = [LEROBOT, PEERS, "vla-eval", site, episodes, steps, str(folder)]
+    return {name: words for name, words in found.items() if "zeros" in name or not options.zeros}
 
 
 def timed(words: list[str]) -> tuple[float, float, float]:
@@ -72,6 +73,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--vla-eval", default="", metavar="SITE")
     parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--episodes", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--zeros", action="store_true")
     options = parser.parse_args()
     found: dict[str, list[tuple[float, float, float]]] = {}
     with tempfile.TemporaryDirectory() as name:
@@ -80,7 +84,7 @@ def main() -> int:
         for repeat in range(options.repeats):
             folder = Path(name) / str(repeat)
             folder.mkdir()
-            for side, words in commands(folder, act, options.vla_eval).items():
+            for side, words in commands(folder, act, options).items():
                 found.setdefault(side, []).append(timed(words))
                 print(f"{side:<20} CPU {found[side][-1][0]:6.1f} s", flush=True)
     spent = {}
