@@ -17,7 +17,7 @@ import pytest
 import hocket
 from hocket.core.contracts.recorder import Followed
 from hocket.core.data import Outcome
-from hocket.core.events import Measured
+from hocket.core.events import Measured, RunStarted
 from hocket.errors import UsageError
 from hocket.telemetry.trackers import Tracker
 from support.commands import command
@@ -98,6 +98,24 @@ def test_an_evaluation_is_told_with_its_n_its_films_of_failures_and_its_card(
     assert failed
     assert list(board.films) == [f"failures/{trial}" for trial in failed]
     assert board.cards == ["card.json", "card.md"]
+
+
+def test_what_had_ended_before_a_round_is_counted_once(tmp_path: Path) -> None:
+    board = Told("", Followed(folder=tmp_path, config={}))
+    reader = tracker(board)
+    done = list(hocket.evaluate(env="toy:count", policy="scripted", episodes=3).episodes)
+    for _ in range(2):
+        reader.on(
+            RunStarted(
+                trials=[episode.trial for episode in done],
+                done=done,
+                lanes=1,
+                cores=1,
+                policy=hocket.PolicySpec(chunk_length=1),
+            )
+        )
+    values, _, at = board.curves[-1]
+    assert (at, values["success/n"]) == (3, 3)
 
 
 def test_a_tracker_that_fails_costs_the_run_nothing(

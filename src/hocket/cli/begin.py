@@ -117,7 +117,9 @@ def init(arguments: Sequence[str]) -> int:
     if 0 < flags.camera < 16:
         raise UsageError(f"--camera has at least 16 pixels, not {flags.camera}.")
     texts = {
-        flags.folder / path.name.removesuffix(".txt"): _filled(path.read_text(), flags)
+        flags.folder / path.name.removesuffix(".txt"): _filled(
+            path.read_text(encoding="utf-8"), flags
+        )
         for path in sorted(_TEMPLATES.glob("*.txt"))
     }
     there = [str(path) for path in texts if path.exists()]
@@ -125,7 +127,7 @@ def init(arguments: Sequence[str]) -> int:
         raise UsageError(f"{', '.join(there)} would be written over: name another folder.")
     flags.folder.mkdir(parents=True, exist_ok=True)
     for path, text in texts.items():
-        path.write_text(text)
+        path.write_text(text, encoding="utf-8")
         sys.stdout.write(f"{path}\n")
     where = "" if flags.folder == Path() else f"cd {flags.folder}; "
     sys.stdout.write(
@@ -135,8 +137,9 @@ def init(arguments: Sequence[str]) -> int:
     return cli.OK
 
 
-def _filled(text: str, flags: Init) -> str:
+def _filled(template: Path, flags: Init) -> str:
     """A template with its numbers, and without the lines that only the other kind of env has."""
+    text = template.read_text(encoding="utf-8")
     unwanted, wanted = ("#plain", "#camera") if flags.camera else ("#camera", "#plain")
     lines = [line for line in text.splitlines() if not line.endswith(unwanted)]
     text = "\n".join(line.removesuffix(wanted).rstrip() for line in lines) + "\n"

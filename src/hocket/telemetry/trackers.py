@@ -52,7 +52,9 @@ class Tracker:
         elif self._is_training:
             return  # its episodes are counted in what is measured
         elif isinstance(event, RunStarted):
+            # A collection goes on in rounds, and each says anew what had ended before it.
             self._every = len(event.trials) // _POINTS
+            self._ended.clear()
             self._count(event.done)
         elif isinstance(event, EpisodesEnded):
             self._count(event.episodes)
