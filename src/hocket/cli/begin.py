@@ -117,9 +117,7 @@ def init(arguments: Sequence[str]) -> int:
     if 0 < flags.camera < 16:
         raise UsageError(f"--camera has at least 16 pixels, not {flags.camera}.")
     texts = {
-        flags.folder / path.name.removesuffix(".txt"): _filled(
-            path.read_text(encoding="utf-8"), flags
-        )
+        flags.folder / path.name.removesuffix(".txt"): _filled(path, flags)
         for path in sorted(_TEMPLATES.glob("*.txt"))
     }
     there = [str(path) for path in texts if path.exists()]
